@@ -6,7 +6,7 @@ The other names say what a tensor contains.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 # A tensor, a number or an array. The operators of NumPy accept no narrower type.
@@ -57,10 +57,6 @@ Config: TypeAlias = dict[str, Any]
 Logs: TypeAlias = dict[str, float]
 # Further arguments of a layer, by their names.
 Options: TypeAlias = Mapping[str, Any]
-# An activation of Keras, its name, or a function.
-Activation: TypeAlias = str | Callable[..., Tensor] | None
-# An initializer of Keras, its name or its configuration.
-Initializer: TypeAlias = str | Callable[..., Tensor] | Config
 # The path of a file or a folder.
 Path: TypeAlias = str | os.PathLike
 # A size of the same kind as an argument.

@@ -12,7 +12,6 @@
 - `windows`: shuffling of the pairs of a window, prefetching of the next window
 - `batches`: the stream of batches, its positions, the arrays of a batch
 - `epoch_dataset`: a `tf.data.Dataset` whose iterators are the epochs, with positions
-- `parallel_dataset`: the `ParallelDataset`, its statistics and texts
 
 In memory, one window contains all pairs and is one epoch. In a stream, windows and
 epochs are independent of each other. Each bucket has one batch shape, so a compiler
@@ -27,8 +26,7 @@ from keras_transformer_runtime.packages import require_extra
 require_extra("tensorflow", "`keras_transformer.dataset`")
 
 from keras_transformer.dataset.buckets import BatchShape
-from keras_transformer.dataset.parallel_dataset import ParallelDataset
-from keras_transformer.dataset.parallel_text import parallel_dataset
+from keras_transformer.dataset.parallel_text import ParallelDataset, parallel_dataset
 from keras_transformer.dataset.running_text import TextDataset, text_dataset
 from keras_transformer.dataset.text_pairs import read_pairs
 

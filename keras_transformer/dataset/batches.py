@@ -2,14 +2,14 @@
 
 import bisect
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sized
 from numbers import Integral
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.dataset.buckets import Batch, Buckets
+from keras_transformer.dataset.buckets import Buckets
 from keras_transformer.dataset.windows import PairWindow
 from keras_transformer_runtime.arguments import check_ints
 
@@ -30,53 +30,30 @@ BatchSpecs: TypeAlias = (
 
 
 class StreamPosition(NamedTuple):
-    """A position in the stream of batches.
+    """A position in the stream of batches."""
 
-    Attributes:
-        epoch: number of complete epochs before the position.
-        batch: number of batches before the position in its epoch.
-        window: number of a window, counted from 0.
-        offset: number of batches from the start of that window to the position. If the
-            window has fewer batches, the position is in a later window.
-    """
-
-    epoch: int
-    batch: int
+    epoch: int  # Complete epochs before the position.
+    batch: int  # Batches before the position in its epoch.
     window: int
-    offset: int
+    offset: int  # Batches after the start of the window; they can end in a later one.
 
 
 class Window(Protocol):
     """Examples that are sorted into batches together."""
 
     @property
-    def batches(self) -> Sequence[Any]:
+    def batches(self) -> Sized:
         """The batches, in order."""
 
 
 WindowT = TypeVar("WindowT", bound=Window)
 
 
-class WindowBatch(NamedTuple, Generic[WindowT]):
-    """A batch and the window that contains its examples.
-
-    Attributes:
-        window: the window.
-        batch: the batch.
-    """
-
-    window: WindowT
-    batch: Any
-
-
 class BatchStream(Generic[WindowT]):
     """The batches of consecutive windows, divided into epochs of equal size.
 
-    Args:
-        load: function from the number of a window, counted from 0, to the window. Its
-            result must depend on the number alone.
-        batches_per_epoch: number of batches in an epoch.
-        aligned: whether each window is one epoch.
+    `load` maps the number of a window to the window. Its result must depend on the
+    number alone. With `aligned`, each window is one epoch.
     """
 
     def __init__(
@@ -90,8 +67,8 @@ class BatchStream(Generic[WindowT]):
         # Start of the next epoch; `None`: the end of the current epoch.
         self._start: StreamPosition | None = self._known_positions[0]
 
-    def epoch(self) -> Iterator[WindowBatch[WindowT]]:
-        """Yields the batches from the current position to the end of its epoch."""
+    def epoch(self) -> Iterator[tuple[WindowT, int]]:
+        """Yields windows and indices of their batches, to the end of the epoch."""
         position = self._start or self._locate(self._epoch + 1, 0)
         self._start = None
         self._epoch = position.epoch
@@ -111,16 +88,17 @@ class BatchStream(Generic[WindowT]):
         self._epoch = self._start.epoch
         self._remember(self._start)
 
-    def at(self, state: PositionState) -> WindowBatch[WindowT]:
-        """Returns the batch at a position."""
+    def at(self, state: PositionState) -> tuple[WindowT, int]:
+        """Returns the window at a position and the index of the batch in it."""
         return next(self._batches_from(self._parse(state)))
 
-    def _batches_from(self, position: StreamPosition) -> Iterator[WindowBatch[WindowT]]:
+    def _batches_from(self, position: StreamPosition) -> Iterator[tuple[WindowT, int]]:
         epoch, batch, number, offset = position
         empty_windows = 0
         while batch < self.batches_per_epoch:
             window = self._load(number)
-            empty_windows = 0 if window.batches else empty_windows + 1
+            size = len(window.batches)
+            empty_windows = 0 if size else empty_windows + 1
             if empty_windows == MAX_EMPTY_WINDOWS:
                 raise ValueError(
                     "The text must contain pairs that pass the filters; "
@@ -129,13 +107,13 @@ class BatchStream(Generic[WindowT]):
                     "these are the windows of this worker: choose another `window`, "
                     "so that it gets other lines."
                 )
-            if offset < len(window.batches):
+            if offset < size:
                 self._remember(StreamPosition(epoch, batch, number, offset))
             remaining = self.batches_per_epoch - batch
-            for each in window.batches[offset:][:remaining]:
-                yield WindowBatch(window, each)
+            for index in range(offset, min(offset + remaining, size)):
+                yield window, index
                 batch += 1
-            offset = max(0, offset - len(window.batches))
+            offset = max(0, offset - size)
             number += 1
 
     def _remember(self, position: StreamPosition) -> None:
@@ -178,21 +156,15 @@ class BatchStream(Generic[WindowT]):
 
 @dataclasses.dataclass(frozen=True)
 class Collator:
-    """Converts the pairs of a batch to padded arrays, with targets shifted by one.
-
-    Attributes:
-        buckets: buckets, which define the shapes.
-        pad_token_ids: ids of the padding of source and target.
-        sample_weights: whether a batch has sample weights, 1 for tokens and 0 for
-            padding.
-    """
+    """Converts the pairs of a batch to padded arrays, with targets shifted by one."""
 
     buckets: Buckets
     pad_token_ids: tuple[int, int]
-    sample_weights: bool
+    sample_weights: bool  # Whether batches have them: 1 for tokens, 0 for padding.
 
-    def __call__(self, window: PairWindow, batch: Batch) -> BatchArrays:
-        """Returns the arrays of a batch."""
+    def __call__(self, window: PairWindow, index: int) -> BatchArrays:
+        """Returns the arrays of a batch of a window."""
+        batch = window.batches[index]
         source_length, target_length = self.buckets.lengths[batch.bucket].tolist()
         source_pad, target_pad = self.pad_token_ids
         source, target, _ = window.pairs

@@ -31,29 +31,18 @@ class BatchShape(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The pairs of a batch.
-
-    Attributes:
-        bucket: index of the bucket.
-        pairs: indices of the pairs; `FILLER` for a row of padding; integer `(rows,)`.
-    """
+    """The pairs of a batch."""
 
     bucket: int
-    pairs: np.ndarray
+    pairs: np.ndarray  # Indices, int `(rows,)`; `FILLER` for a row of padding.
 
 
 @dataclasses.dataclass(frozen=True)
 class Buckets:
-    """Buckets of pairs, the narrowest first. The last bucket holds every pair.
+    """Buckets of pairs, the narrowest first. The last bucket holds every pair."""
 
-    Attributes:
-        lengths: maximum length of source and target in each bucket, integer
-            `(buckets, 2)`.
-        rows: number of pairs in a batch of each bucket.
-    """
-
-    lengths: np.ndarray
-    rows: list[int]
+    lengths: np.ndarray  # Maxima of source and target, int `(buckets, 2)`.
+    rows: list[int]  # Pairs in a batch of each bucket.
 
     @classmethod
     def choose(
@@ -64,18 +53,11 @@ class Buckets:
         longest: np.ndarray | None = None,
         multiple: int = 1,
     ) -> Self:
-        """Chooses buckets that need little padding for the given pairs.
+        """Chooses buckets that need little padding for the lengths, int `(pairs, 2)`.
 
         Batches have no more rows than needed for nearly all of these pairs to stay in
-        their bucket.
-
-        Args:
-            lengths: tokens of each side, integer `(pairs, 2)`.
-            tokens_per_batch: maximum number of ids of a batch on either side.
-            max_shapes: maximum number of buckets.
-            longest: maximum length of source and target of later pairs, `(2,)`. `None`:
-                there are no later pairs.
-            multiple: the number of rows of each bucket is a multiple of this.
+        their bucket. `longest`, int `(2,)`, are the maximum lengths of later pairs, if
+        any.
         """
         later = [] if longest is None else [longest[None]]
         limits = choose_lengths(np.concatenate([lengths, *later]), max_shapes)
@@ -100,29 +82,19 @@ class Buckets:
         return cls(limits[used], [filled[bucket].shape[1] for bucket in used])
 
     def fill(self, lengths: np.ndarray) -> list[np.ndarray]:
-        """Divides pairs into the batches of each bucket.
+        """Divides pairs of lengths, int `(pairs, 2)`, into batches.
 
         The longest pairs of a bucket that do not fill a batch move to the narrowest
-        later bucket that holds them. If this needs more padding than rows of padding
-        in their batch, or if there is no later bucket, rows of padding fill the batch.
-
-        Args:
-            lengths: tokens of each side, integer `(pairs, 2)`.
-
-        Returns:
-            For each bucket the indices of the pairs, integer `(batches, rows)`.
+        later bucket that holds them. If this needs more padding than rows of padding in
+        their batch, or if there is no later bucket, rows of padding fill the batch.
+        Returns the indices of the pairs of each bucket, int `(batches, rows)`.
         """
         return _fill(lengths, self.lengths, lambda bucket, pairs: self.rows[bucket])
 
     def batches(
         self, lengths: np.ndarray, random: np.random.Generator | None
     ) -> list[Batch]:
-        """Divides pairs into batches, shuffled within buckets and across buckets.
-
-        Args:
-            lengths: tokens of each side, integer `(pairs, 2)`.
-            random: random generator. `None`: no shuffling.
-        """
+        """Divides pairs into batches, shuffled unless `random` is `None`."""
         filled = self.fill(lengths)
         if random is not None:
             filled = [random.permuted(n.ravel()).reshape(n.shape) for n in filled]
@@ -137,14 +109,7 @@ class Buckets:
 def _fill(
     lengths: np.ndarray, limits: np.ndarray, rows_of: Callable[[int, int], int]
 ) -> list[np.ndarray]:
-    """Implements `Buckets.fill`.
-
-    Args:
-        lengths: tokens of each side, integer `(pairs, 2)`.
-        limits: maximum lengths of each bucket, integer `(buckets, 2)`.
-        rows_of: function from the index of a bucket and the number of its pairs to the
-            number of rows of its batches.
-    """
+    """Implements `Buckets.fill`; `rows_of` maps a bucket and its pairs to rows."""
     # No pair moves beyond the last bucket, since that needs more padding than a batch.
     limits = np.append(limits, np.full((1, 2), _BEYOND), axis=0)
     widths = limits.sum(axis=1)
@@ -172,19 +137,12 @@ def _narrowest(lengths: np.ndarray, limits: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class BatchPlan:
-    """The batch shapes of all windows, and statistics of the first window.
-
-    Attributes:
-        buckets: the buckets.
-        lengths: tokens of each side of the pairs of the window, integer `(pairs, 2)`.
-        counts: number of batches of the window in each bucket.
-        varies: whether other windows have other pairs.
-    """
+    """The batch shapes of all windows, and statistics of the first window."""
 
     buckets: Buckets
-    lengths: np.ndarray
-    counts: list[int]
-    varies: bool
+    lengths: np.ndarray  # Of the pairs of the window, int `(pairs, 2)`.
+    counts: list[int]  # Batches of the window in each bucket.
+    varies: bool  # Whether other windows have other pairs.
 
     @classmethod
     def of(
@@ -242,23 +200,15 @@ class BatchPlan:
 
 
 def choose_lengths(lengths: np.ndarray, max_shapes: int) -> np.ndarray:
-    """Chooses the maximum lengths of buckets that need little padding.
+    """Chooses the lengths of buckets, int `(buckets, 2)`, that need little padding.
 
     A pair belongs to the narrowest bucket that holds it. The width of a bucket is the
-    sum of its source and target length. One bucket holds every pair. The others are
-    found by greedy search: the bucket that saves most padding is added, then each
-    bucket is replaced by the best bucket given the others until no bucket changes. The
-    result is the better of two such searches: one replaces buckets after all are added,
-    the other after each addition. On Multi30k it needs as little padding as the best of
-    60 random initialisations.
-
-    Args:
-        lengths: tokens of each side, integer `(pairs, 2)`.
-        max_shapes: maximum number of buckets.
-
-    Returns:
-        Source and target length of each bucket, integer `(buckets, 2)`, the narrowest
-        first, the bucket that holds every pair last.
+    sum of its source and target length. One bucket, the last, holds every pair. The
+    others are found by greedy search: the bucket that saves most padding is added, then
+    each bucket is replaced by the best bucket given the others until no bucket changes.
+    The result is the better of two such searches: one replaces buckets after all are
+    added, the other after each addition. On Multi30k it needs as little padding as the
+    best of 60 random initialisations.
     """
     grid = _LengthGrid(lengths)
     added_first = grid.improve(grid.add(grid.whole, max_shapes))
@@ -276,12 +226,9 @@ _Cell: TypeAlias = tuple[int, int]
 
 
 class _LengthGrid:
-    """A histogram of the lengths of pairs, with a row per source length.
+    """A histogram of lengths, int `(pairs, 2)`, with a row per source length.
 
     A bucket is a cell (i, j). It holds the pairs of all cells up to row i and column j.
-
-    Args:
-        lengths: tokens of each side, integer `(pairs, 2)`.
     """
 
     def __init__(self, lengths: np.ndarray) -> None:

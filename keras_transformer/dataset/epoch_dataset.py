@@ -3,7 +3,7 @@
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Generic
+from typing import Generic, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -14,8 +14,10 @@ from keras_transformer_runtime.arguments import check_ints
 
 PREFETCHED_BATCHES = 16
 
+ArraysT = TypeVar("ArraysT")
 
-class EpochDataset(Generic[WindowT]):
+
+class EpochDataset(Generic[WindowT, ArraysT]):
     """Batches for `fit`, in epochs, with positions.
 
     Each new iterator of `dataset` yields the next epoch, starting with epoch 0. The
@@ -24,7 +26,7 @@ class EpochDataset(Generic[WindowT]):
 
     Args:
         stream: the batches.
-        collate: function from a window and a batch to arrays.
+        collate: function from a window and the index of a batch in it to arrays.
         signature: the `tf.data` signature of the arrays.
         tokens_per_epoch: int, target tokens of an epoch, without padding.
         checksums: dictionary of two ints that distinguish the data: `"texts"` and
@@ -38,8 +40,8 @@ class EpochDataset(Generic[WindowT]):
     def __init__(
         self,
         stream: BatchStream[WindowT],
-        collate: Callable[[WindowT, Any], Any],
-        signature: Any,
+        collate: Callable[[WindowT, int], ArraysT],
+        signature: object,
         tokens_per_epoch: int,
         checksums: dict[str, int],
     ) -> None:
@@ -49,7 +51,7 @@ class EpochDataset(Generic[WindowT]):
         self.tokens_per_epoch = tokens_per_epoch
         self.checksums = checksums
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # A `tf.data.Dataset` cannot be copied, and is made when it is needed.
         return {name: each for name, each in vars(self).items() if name != "dataset"}
 
@@ -110,7 +112,7 @@ class EpochDataset(Generic[WindowT]):
         check_ints(0, epoch=epoch)
         self._stream.restore({"epoch": epoch, "batch": 0})
 
-    def batch(self, state: PositionState) -> Any:
+    def batch(self, state: PositionState) -> ArraysT:
         """Returns the batch at a position as NumPy arrays.
 
         Args:
@@ -120,17 +122,19 @@ class EpochDataset(Generic[WindowT]):
 
 
 def _tf_dataset(
-    stream: BatchStream[Any], collate: Callable[[Any, Any], Any], signature: Any
+    stream: BatchStream[WindowT],
+    collate: Callable[[WindowT, int], ArraysT],
+    signature: object,
 ) -> tf.data.Dataset:
     """Returns a dataset of which each iterator yields the next epoch of the stream."""
     # TensorFlow never frees a generator or the objects that it references.
     held = [(stream, collate)]
 
-    def epoch() -> Iterator[Any]:
+    def epoch() -> Iterator[ArraysT]:
         keep_freed_memory()  # After TensorFlow has created the generator.
         stream, collate = held[0]
-        for window, batch in stream.epoch():
-            yield collate(window, batch)
+        for window, index in stream.epoch():
+            yield collate(window, index)
 
     with tf.device("CPU"):
         batches = tf.data.Dataset.from_generator(epoch, output_signature=signature)

@@ -10,38 +10,27 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.dataset.text_pairs import Pair
+from keras_transformer_runtime.arguments import check_ints, check_numbers
 
 
 class MaxLengths(NamedTuple):
-    """Maximum lengths of source and target, in tokens with the end token.
-
-    Attributes:
-        source: maximum length of the source; infinity = no limit.
-        target: maximum length of the target; infinity = no limit.
-    """
+    """Maximum lengths in tokens, with the end token; infinity = no limit."""
 
     source: float
     target: float
 
 
 class DroppedPairs(NamedTuple):
-    """The reasons for which pairs are dropped: a boolean `(pairs,)` for each reason.
+    """The reasons for which pairs are dropped, a boolean `(pairs,)` for each reason.
 
     At most one of the reasons applies to a pair.
-
-    Attributes:
-        empty: a side has no tokens, or a language token alone.
-        max_source_length: the source is too long.
-        max_target_length: the target is too long.
-        max_length_ratio: the lengths of source and target differ too much.
-        duplicate: the pair has occurred before.
     """
 
-    empty: np.ndarray
+    empty: np.ndarray  # A side has no tokens, or a language token alone.
     max_source_length: np.ndarray
     max_target_length: np.ndarray
-    max_length_ratio: np.ndarray
-    duplicate: np.ndarray
+    max_length_ratio: np.ndarray  # The lengths of both sides differ too much.
+    duplicate: np.ndarray  # The pair has occurred before.
 
     @property
     def kept(self) -> np.ndarray:
@@ -51,20 +40,20 @@ class DroppedPairs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PairFilter:
-    """Decides which pairs are dropped.
+    """Decides which pairs are dropped; a limit of `None` is no limit."""
 
-    Attributes:
-        max_source_length: maximum length of the source, in tokens with the end token.
-            `None`: no limit.
-        max_target_length: maximum length of the target, in tokens with the end token.
-            `None`: no limit.
-        max_length_ratio: maximum ratio of the length of the longer side to that of the
-            shorter side, in tokens without the end token. `None`: no limit.
-    """
+    max_source_length: int | None  # With the end token.
+    max_target_length: int | None  # With the end token.
+    max_length_ratio: float | None  # Longer to shorter side, without end tokens.
 
-    max_source_length: int | None
-    max_target_length: int | None
-    max_length_ratio: float | None
+    def __post_init__(self) -> None:
+        check_ints(
+            1,
+            optional=True,
+            max_source_length=self.max_source_length,
+            max_target_length=self.max_target_length,
+        )
+        check_numbers(1, optional=True, max_length_ratio=self.max_length_ratio)
 
     @property
     def max_lengths(self) -> MaxLengths:
@@ -82,11 +71,8 @@ class PairFilter:
     ) -> DroppedPairs:
         """Finds the pairs to drop, each with the first reason that applies.
 
-        Args:
-            lengths: tokens of each side with the end token, integer `(pairs, 2)`.
-            text_lengths: tokens of each side without start and end token, likewise.
-            duplicate: whether a pair has occurred before, boolean `(pairs,)`.
-            blank: whether a side has no tokens of text, boolean `(pairs,)`.
+        `lengths` and `text_lengths`, which exclude start and end tokens, are int
+        `(pairs, 2)`; `duplicate` and `blank` are boolean `(pairs,)`.
         """
         max_source, max_target = self.max_lengths
         shorter, longer = text_lengths.min(axis=1), text_lengths.max(axis=1)
@@ -114,11 +100,7 @@ class FilterStatistics:
         self.dropped = dict.fromkeys(DroppedPairs._fields, 0)
 
     def add(self, dropped: DroppedPairs) -> None:
-        """Adds the pairs of one result of `PairFilter.find_dropped`.
-
-        Raises:
-            ValueError: if all pairs so far are dropped.
-        """
+        """Adds a result of `find_dropped`; raises `ValueError` if no pair is left."""
         self.pairs_read += len(dropped.empty)
         for reason, mask in dropped._asdict().items():
             self.dropped[reason] += int(mask.sum())
@@ -134,11 +116,7 @@ class FilterStatistics:
 
 
 class PackedFlags:
-    """Booleans, stored as one bit each.
-
-    Args:
-        packed: result of `np.packbits`.
-    """
+    """Booleans, stored as one bit each by `np.packbits`."""
 
     def __init__(self, packed: np.ndarray) -> None:
         self._packed = packed

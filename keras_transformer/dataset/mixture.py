@@ -10,31 +10,19 @@ import numpy as np
 
 
 class CorpusRange(NamedTuple):
-    """Consecutive pairs of one corpus.
-
-    Attributes:
-        corpus: index of the corpus.
-        repetition: number of complete passes over the corpus before this range.
-        start: index of the first pair.
-        stop: index after the last pair.
-    """
+    """Consecutive pairs of one corpus."""
 
     corpus: int
-    repetition: int
+    repetition: int  # Complete passes over the corpus before the range.
     start: int
-    stop: int
+    stop: int  # Exclusive.
 
 
 class MixedLines(NamedTuple):
-    """The pairs of several ranges.
+    """The pairs of several ranges."""
 
-    Attributes:
-        lines: index of the corpus and of the line of each pair, integer `(pairs, 2)`.
-        repetitions: repetition of the corpus of each pair, integer `(pairs,)`.
-    """
-
-    lines: np.ndarray
-    repetitions: np.ndarray
+    lines: np.ndarray  # Corpus and line of each pair, int `(pairs, 2)`.
+    repetitions: np.ndarray  # Of the corpus of each pair, int `(pairs,)`.
 
     @classmethod
     def of(cls, ranges: Sequence[CorpusRange]) -> "MixedLines":
@@ -47,18 +35,11 @@ class MixedLines(NamedTuple):
 
 
 class Mixture:
-    """Divides endlessly repeated corpora into windows.
+    """Divides endlessly repeated corpora into windows of the next pairs of each.
 
-    A window contains the next pairs of each corpus.
-
-    Args:
-        sizes: number of pairs in each corpus.
-        weights: relative share of each corpus in a window. `None`: the size of the
-            corpus, so that all corpora end in the same window.
-        window: pairs in a window, up to rounding of one pair per corpus.
-
-    Raises:
-        ValueError: if a corpus with a weight has no pairs.
+    `sizes` are the numbers of pairs of the corpora. A window has `window` pairs, up to
+    rounding of one pair per corpus. `weights` are the shares of the corpora in it;
+    without them, all corpora end in the same window.
     """
 
     def __init__(
@@ -99,18 +80,7 @@ class Mixture:
 
 
 def parse_weights(weights: Iterable[float] | None, files: int) -> list[float] | None:
-    """Checks the `weights` of `parallel_dataset`.
-
-    Args:
-        weights: iterable of numbers above 0, or `None`.
-        files: number of source files.
-
-    Returns:
-        The weights as floats, or `None`.
-
-    Raises:
-        ValueError: if `weights` is not one number above 0 for each file.
-    """
+    """Returns the `weights` of `parallel_dataset` as floats, one above 0 per file."""
     if weights is None:
         return None
     try:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Self, TypeAlias
 
 import numpy as np
 
@@ -20,59 +20,9 @@ from keras_transformer.dataset.text_pairs import Corpus, Pair, checksum_of
 from keras_transformer.dataset.token_rows import Tokenizers, TokenPairs
 
 
-class PairSource(Protocol):
-    """A source of tokenized pairs, divided into windows.
-
-    Attributes:
-        statistics: counts of the pairs read and dropped so far.
-        max_lengths: maximum lengths of the pairs that pass the filter.
-        varies: whether windows differ from each other.
-        checksum: a number that distinguishes the texts.
-    """
-
-    statistics: FilterStatistics
-    max_lengths: MaxLengths
-    varies: bool
-    checksum: int
-
-    @property
-    def longest(self) -> MaxLengths:
-        """Upper bounds of the lengths of all pairs, without subword sampling."""
-
-    def window(self, number: int, max_lengths: MaxLengths) -> TokenPairs:
-        """Returns the pairs of a window. The result does not depend on earlier calls.
-
-        Args:
-            number: number of the window, counted from 0.
-            max_lengths: maximum lengths of texts with subword sampling. A longer text
-                is tokenized without sampling.
-        """
-
-
-class PreparedPairs(NamedTuple):
-    """Tokenized and filtered pairs.
-
-    Attributes:
-        pairs: the pairs that are kept.
-        kept: their indices among all pairs.
-        dropped: the reasons for which the other pairs are dropped.
-    """
-
-    pairs: TokenPairs
-    kept: np.ndarray
-    dropped: DroppedPairs
-
-
 @dataclasses.dataclass(frozen=True)
 class PairPreparation:
-    """Tokenization, filters and subword sampling of pairs.
-
-    Attributes:
-        tokenizers: tokenizers of source and target.
-        pair_filter: decides which pairs are dropped.
-        drop_duplicates: whether pairs that have occurred before are dropped.
-        sampling: subword sampling.
-    """
+    """Tokenization, filters and subword sampling of pairs."""
 
     tokenizers: Tokenizers
     pair_filter: PairFilter
@@ -82,29 +32,18 @@ class PairPreparation:
     def find_duplicates(
         self, corpora: Sequence[Iterable[Pair]], sizes: Sequence[int]
     ) -> list[PackedFlags]:
-        """Flags, for each corpus, the pairs to drop because they have occurred before.
-
-        Args:
-            corpora: the pairs of each corpus.
-            sizes: the number of pairs in each corpus.
-        """
+        """Flags the pairs of each corpus to drop because they have occurred before."""
         if self.drop_duplicates:
             return find_duplicates(corpora)
         return [PackedFlags.unset(size) for size in sizes]
 
     def prepare(
         self, texts: Sequence[Pair], lines: np.ndarray, duplicate: np.ndarray
-    ) -> PreparedPairs:
-        """Tokenizes and filters pairs.
+    ) -> tuple[TokenPairs, DroppedPairs]:
+        """Tokenizes pairs, and returns those that are kept and which are dropped.
 
-        Args:
-            texts: source and target texts.
-            lines: index of the corpus and of the line of each pair, `(pairs, 2)`.
-            duplicate: whether a pair has occurred before, boolean `(pairs,)`.
-
-        Raises:
-            ValueError: if a text begins with a language token that its vocabulary
-                lacks.
+        `lines`, int `(pairs, 2)`, are the corpus and line of each pair; `duplicate`,
+        boolean `(pairs,)`, is whether it has occurred before.
         """
         pairs = self.tokenizers.tokenize(texts, lines)
         self.tokenizers.check_language_tokens(texts, pairs)
@@ -114,17 +53,11 @@ class PairPreparation:
             duplicate,
             self.tokenizers.find_blank(pairs),
         )
-        return PreparedPairs(pairs.take(dropped.kept), dropped.kept, dropped)
+        return pairs.take(dropped.kept), dropped
 
 
 class MemoryPairs:
-    """A `PairSource` that stores all pairs in memory. Each window is one epoch.
-
-    Args:
-        corpora: the corpora.
-        weights: relative share of each corpus in an epoch. `None`: its size.
-        preparation: tokenization, filters and subword sampling.
-    """
+    """Source of pairs that are stored in memory. Each window is one epoch."""
 
     def __init__(
         self,
@@ -141,7 +74,7 @@ class MemoryPairs:
             )
         ]
         ranges = [CorpusRange(i, 0, 0, size) for i, size in enumerate(sizes)]
-        self._pairs, kept, dropped = preparation.prepare(
+        self._pairs, dropped = preparation.prepare(
             [pair for corpus in texts for pair in corpus],
             MixedLines.of(ranges).lines,
             np.concatenate(duplicate),
@@ -157,9 +90,9 @@ class MemoryPairs:
         self._sampling = preparation.sampling
         kept_sizes = np.bincount(self._pairs.lines[:, 0], minlength=len(corpora))
         self._starts = np.cumsum(kept_sizes) - kept_sizes
-        self._mixture = Mixture(kept_sizes.tolist(), weights, len(kept))
+        self._mixture = Mixture(kept_sizes.tolist(), weights, sum(kept_sizes))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self  # Nothing changes it.
 
     @property
@@ -168,7 +101,10 @@ class MemoryPairs:
         return MaxLengths(*self._pairs.lengths.max(axis=0).tolist())
 
     def window(self, number: int, max_lengths: MaxLengths) -> TokenPairs:
-        """Returns the pairs of epoch `number`; see `PairSource`."""
+        """Returns the pairs of epoch `number`, whatever was called before.
+
+        A text whose sampled split is longer than `max_lengths` is not sampled.
+        """
         if not self.varies:
             return self._pairs
         lines, repetitions = MixedLines.of(self._mixture.window(number))
@@ -179,15 +115,9 @@ class MemoryPairs:
 
 
 class StreamedPairs:
-    """A `PairSource` that reads endlessly repeated corpora window by window.
+    """Source of pairs that are read window by window from endlessly repeated corpora.
 
     The constructor reads the corpora once, to count and check their lines.
-
-    Args:
-        corpora: the corpora.
-        weights: relative share of each corpus in a window. `None`: its size.
-        preparation: tokenization, filters and subword sampling.
-        window: number of pairs in a window.
     """
 
     varies = True
@@ -210,10 +140,10 @@ class StreamedPairs:
         self._corpora = corpora
         self._readers = [corpus.reader() for corpus in corpora]
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_readers": None}  # Open files cannot be copied.
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state)
         self._readers = [corpus.reader() for corpus in self._corpora]
 
@@ -223,7 +153,10 @@ class StreamedPairs:
         return self.max_lengths
 
     def window(self, number: int, max_lengths: MaxLengths) -> TokenPairs:
-        """Returns the pairs of window `number`; see `PairSource`."""
+        """Returns the pairs of window `number`, whatever was called before.
+
+        A text whose sampled split is longer than `max_lengths` is not sampled.
+        """
         ranges = self._mixture.window(number)
         texts: list[Pair] = []
         duplicate = []
@@ -231,10 +164,14 @@ class StreamedPairs:
             texts += self._readers[corpus](start, stop)
             duplicate.append(self._duplicates[corpus].between(start, stop))
         lines, repetitions = MixedLines.of(ranges)
-        pairs, kept, dropped = self._preparation.prepare(
+        pairs, dropped = self._preparation.prepare(
             texts, lines, np.concatenate(duplicate)
         )
         if number not in self._counted_windows:
             self._counted_windows.add(number)
             self.statistics.add(dropped)
-        return self._preparation.sampling.sample(pairs, repetitions[kept], max_lengths)
+        sampling = self._preparation.sampling
+        return sampling.sample(pairs, repetitions[dropped.kept], max_lengths)
+
+
+PairSource: TypeAlias = MemoryPairs | StreamedPairs

@@ -1,12 +1,22 @@
-"""The function `parallel_dataset`: from parallel text to a `ParallelDataset`."""
+"""Parallel text for `fit`: batches of text pairs, with statistics and positions."""
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
-from numbers import Integral, Real
+from numbers import Integral
 
-from keras_transformer.dataset.batches import BatchStream, Collator
-from keras_transformer.dataset.buckets import BatchPlan
-from keras_transformer.dataset.filters import PairFilter
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.dataset.batches import (
+    BatchArrays,
+    BatchStream,
+    Collator,
+    PositionState,
+)
+from keras_transformer.dataset.buckets import FILLER, BatchPlan
+from keras_transformer.dataset.epoch_dataset import EpochDataset
+from keras_transformer.dataset.filters import FilterStatistics, PairFilter
 from keras_transformer.dataset.mixture import parse_weights
 from keras_transformer.dataset.pair_sources import (
     MemoryPairs,
@@ -14,14 +24,131 @@ from keras_transformer.dataset.pair_sources import (
     PairSource,
     StreamedPairs,
 )
-from keras_transformer.dataset.parallel_dataset import ParallelDataset
 from keras_transformer.dataset.subword_sampling import SubwordSampling
-from keras_transformer.dataset.text_pairs import Pair, checksum_of, open_corpora
+from keras_transformer.dataset.text_pairs import (
+    Corpus,
+    Pair,
+    checksum_of,
+    open_corpora,
+)
 from keras_transformer.dataset.token_rows import Tokenizers
-from keras_transformer.dataset.windows import Prefetcher, WindowLoader
+from keras_transformer.dataset.windows import PairWindow, Prefetcher, WindowLoader
 from keras_transformer.text import Paths, Tokenizer
-from keras_transformer.text.tokenizer import check_tokenizer
 from keras_transformer_runtime.arguments import check_ints
+
+
+class ParallelDataset(EpochDataset[PairWindow, BatchArrays]):
+    """Batches of text pairs for `fit`, with statistics and positions.
+
+    `parallel_dataset` creates it. Each new iterator of `dataset` yields the next epoch,
+    starting with epoch 0. The batches of an epoch depend only on its number and on the
+    arguments of `parallel_dataset`. `start_epoch` and `restore` set the position at
+    which the next iterator starts. `print` shows the statistics.
+
+    Attributes:
+        dataset: `tf.data.Dataset` for `fit` with any backend. Pass `shuffle=False` to
+            `fit`, since the dataset shuffles its pairs itself.
+        shapes: tuple of `BatchShape`, the narrowest first. Every batch has one of these
+            shapes. If epochs differ, the numbers of batches are those of the first
+            epoch or, in a stream, those expected from the first window.
+        padding_fraction: float from 0 to 1, the share of padding among all ids of the
+            epoch or window that `shapes` describes.
+        tokens_per_epoch: int, target tokens of an epoch, with end tokens and without
+            padding, in the epoch or window that `shapes` describes.
+        output_length_ratio: float >= 1, 1.5 times the ratio of target tokens to source
+            tokens that 99.9 % of the pairs do not exceed, in that epoch or window.
+            `fit` passes it on to the model, whose outputs then have room for it.
+        checksums: dictionary of two ints that distinguish the data: `"texts"` and
+            `"order"`, the arguments that determine the batches. `Checkpoints` compares
+            them when a run is resumed.
+    """
+
+    def __init__(
+        self,
+        stream: BatchStream[PairWindow],
+        collate: Collator,
+        corpora: Sequence[Corpus],
+        statistics: FilterStatistics,
+        plan: BatchPlan,
+        checksums: dict[str, int],
+    ) -> None:
+        batches = stream.batches_per_epoch
+        tokens = plan.tokens(batches)
+        super().__init__(stream, collate, collate.signature, tokens, checksums)
+        self.output_length_ratio = plan.output_length_ratio
+        self.shapes = plan.shapes(batches)
+        self.padding_fraction = plan.padding_fraction
+        self._corpora = corpora
+        self._statistics = statistics
+
+    @functools.cached_property
+    def dataset(self) -> tf.data.Dataset:
+        """The batches as a `tf.data.Dataset`, of which each iterator is one epoch."""
+        dataset = super().dataset
+        dataset.output_length_ratio = self.output_length_ratio
+        return dataset
+
+    @property
+    def pairs_read(self) -> int:
+        """Number of pairs in the data; in a stream, number of pairs read so far."""
+        return self._statistics.pairs_read
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Number of dropped pairs by reason.
+
+        The reasons are `"empty"`, `"max_source_length"`, `"max_target_length"`,
+        `"max_length_ratio"` and `"duplicate"`. A pair is counted once, with the first
+        reason that applies.
+        """
+        return dict(self._statistics.dropped)
+
+    @property
+    def pairs_kept(self) -> int:
+        """Number of pairs read that are not dropped."""
+        return self.pairs_read - sum(self.dropped.values())
+
+    def lines(self, state: PositionState) -> list[Pair]:
+        """Returns the texts of the batch at a position, for inspection.
+
+        The texts are read again from the files.
+
+        Args:
+            state: result of `state`.
+
+        Returns:
+            A list of (source, target) tuples, one for each row. Both texts are empty
+            for a row of padding.
+        """
+        window, index = self._stream.at(state)
+        batch, lines = window.batches[index], window.pairs.lines
+        readers = [corpus.reader() for corpus in self._corpora]
+        used = np.unique(lines[batch.pairs[batch.pairs != FILLER]], axis=0).tolist()
+        texts = {
+            (corpus, line): readers[corpus](line, line + 1)[0] for corpus, line in used
+        }
+        return [
+            ("", "") if pair == FILLER else texts[tuple(lines[pair].tolist())]
+            for pair in batch.pairs
+        ]
+
+    def __str__(self) -> str:
+        reasons = ", ".join(f"{name} {count:,}" for name, count in self.dropped.items())
+        table = [
+            f"{shape.source_length:>13} {shape.target_length:>13} {shape.rows:>6,} "
+            f"{shape.batches:>7,}"
+            for shape in self.shapes
+        ]
+        return "\n".join(
+            [
+                f"{self.pairs_read:,} pairs read, {self.pairs_kept:,} kept "
+                f"(dropped: {reasons})",
+                f"{self.batches_per_epoch:,} batches per epoch in {len(self.shapes)} "
+                f"shapes, {self.padding_fraction:.1%} padding",
+                "source_length target_length   rows batches",
+                *table,
+            ]
+        )
 
 
 def parallel_dataset(
@@ -156,76 +283,46 @@ def parallel_dataset(
         max_shapes=max_shapes,
         batch_size_multiple=batch_size_multiple,
     )
-    check_ints(
-        1,
-        optional=True,
-        max_source_length=max_source_length,
-        max_target_length=max_target_length,
-        window=window,
-        batches_per_epoch=batches_per_epoch,
-    )
     check_ints(0, seed=seed)
-    check_tokenizer("source_tokenizer", source_tokenizer)
-    check_tokenizer("target_tokenizer", target_tokenizer)
-    _check_length_ratio(max_length_ratio)
     check_shard(shard)
-    _check_stream(window, batches_per_epoch, max_source_length, max_target_length)
+    pair_filter = PairFilter(max_source_length, max_target_length, max_length_ratio)
+    _check_stream(window, batches_per_epoch, pair_filter)
+    tokenizers = Tokenizers.checked(source_tokenizer, target_tokenizer)
+    sampling = SubwordSampling(tokenizers, (source_sampling, target_sampling), seed)
+    preparation = PairPreparation(tokenizers, pair_filter, drop_duplicates, sampling)
     corpora = open_corpora(source, target, pairs)
     weights = parse_weights(weights, len(corpora))
-    _check_window(window, len(corpora))
-
-    tokenizers = Tokenizers(source_tokenizer, target_tokenizer)
-    preparation = PairPreparation(
-        tokenizers,
-        PairFilter(max_source_length, max_target_length, max_length_ratio),
-        drop_duplicates,
-        SubwordSampling(tokenizers, (source_sampling, target_sampling), seed),
-    )
-    pair_source: PairSource = (
-        MemoryPairs(corpora, weights, preparation)
-        if window is None
-        else StreamedPairs(corpora, weights, preparation, window)
-    )
+    pair_source = _pair_source(corpora, weights, preparation, window)
     plan = BatchPlan.of(pair_source, tokens_per_batch, max_shapes, batch_size_multiple)
     batches = int(batches_per_epoch or 0) or math.ceil(plan.batches / shard[1])
-    windows = WindowLoader(
-        pair_source,
-        plan.buckets,
-        shuffle,
-        seed,
-        shard,
-        batches=batches if window is None else None,
+    per_window = batches if window is None else None
+    loader = WindowLoader(pair_source, plan.buckets, shuffle, seed, shard, per_window)
+    load = Prefetcher(loader.load).load
+    stream = BatchStream(load, batches, aligned=window is None)
+    collate = Collator(plan.buckets, tokenizers.pad_token_ids, sample_weights)
+    order = checksum_of(
+        *(tokens_per_batch, max_shapes, batch_size_multiple, window),
+        *(max_source_length, max_target_length, max_length_ratio),
+        *(drop_duplicates, source_sampling, target_sampling, weights),
+        *(batches_per_epoch, shuffle, seed),
     )
-    pad_token_ids = source_tokenizer.pad_token_id, target_tokenizer.pad_token_id
-    return ParallelDataset(
-        BatchStream(Prefetcher(windows.load).load, batches, aligned=window is None),
-        Collator(plan.buckets, pad_token_ids, sample_weights),
-        corpora,
-        pair_source.statistics,
-        plan.shapes(batches),
-        plan.padding_fraction,
-        plan.tokens(batches),
-        plan.output_length_ratio,
-        {
-            "texts": pair_source.checksum,
-            "order": checksum_of(
-                *(tokens_per_batch, max_shapes, batch_size_multiple, window),
-                *(max_source_length, max_target_length, max_length_ratio),
-                *(drop_duplicates, source_sampling, target_sampling, weights),
-                *(batches_per_epoch, shuffle, seed),
-            ),
-        },
-    )
+    checksums = {"texts": pair_source.checksum, "order": order}
+    statistics = pair_source.statistics
+    return ParallelDataset(stream, collate, corpora, statistics, plan, checksums)
 
 
-def _check_length_ratio(max_length_ratio: float | None) -> None:
-    """Raises `ValueError` if the ratio is neither `None` nor at least 1."""
-    is_ratio = isinstance(max_length_ratio, Real) and float(max_length_ratio) >= 1
-    if max_length_ratio is not None and not is_ratio:
-        raise ValueError(
-            "`max_length_ratio` must be `None` or at least 1; received "
-            f"`max_length_ratio={max_length_ratio!r}`."
-        )
+def _pair_source(
+    corpora: Sequence[Corpus],
+    weights: Sequence[float] | None,
+    preparation: PairPreparation,
+    window: int | None,
+) -> PairSource:
+    if window is None:
+        return MemoryPairs(corpora, weights, preparation)
+    # The share of each file in a window is rounded down.
+    remedy = "A window has pairs of each file; 100,000 is a good value."
+    check_ints(len(corpora), remedy=remedy, window=window)
+    return StreamedPairs(corpora, weights, preparation, window)
 
 
 def check_shard(shard: tuple[int, int]) -> None:
@@ -243,10 +340,10 @@ def check_shard(shard: tuple[int, int]) -> None:
 def _check_stream(
     window: int | None,
     batches_per_epoch: int | None,
-    max_source_length: int | None,
-    max_target_length: int | None,
+    pair_filter: PairFilter,
 ) -> None:
     """Raises `ValueError` if an argument of a stream is missing or unused."""
+    check_ints(1, optional=True, window=window, batches_per_epoch=batches_per_epoch)
     if window is None and batches_per_epoch is not None:
         raise ValueError(
             "`batches_per_epoch` must be `None` without `window`; received "
@@ -255,8 +352,8 @@ def _check_stream(
         )
     required = {
         "batches_per_epoch": batches_per_epoch,
-        "max_source_length": max_source_length,
-        "max_target_length": max_target_length,
+        "max_source_length": pair_filter.max_source_length,
+        "max_target_length": pair_filter.max_target_length,
     }
     missing = [f"`{name}`" for name, value in required.items() if value is None]
     if window is not None and missing:
@@ -264,16 +361,4 @@ def _check_stream(
             f"With `window`, {', '.join(missing)} must be an int, since the number and "
             "the lengths of all pairs are not known in a stream; received "
             f"`window={window}` and `None`."
-        )
-
-
-def _check_window(window: int | None, files: int) -> None:
-    """Raises `ValueError` if a window can be too small for one pair of each file.
-
-    The share of each file in a window is rounded down.
-    """
-    if window is not None and window < files:
-        raise ValueError(
-            "`window` must be at least the number of source files; received "
-            f"`window={window}` for {files} files. 100,000 is a good value."
         )

@@ -7,7 +7,7 @@ import pathlib
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -19,48 +19,39 @@ from keras_transformer.dataset.text_pairs import checksum_of
 from keras_transformer.text import Paths, Tokenizer, decode_line, numbered_lines
 from keras_transformer.text.text_files import path_list
 from keras_transformer.text.tokenizer import check_tokenizer
-from keras_transformer_runtime.arguments import check_ints, check_unicode
+from keras_transformer_runtime.arguments import (
+    check_ints,
+    check_one_of,
+    check_unicode,
+)
 
 DOCUMENTS = ("file", "line", "paragraph", None)
 LINES_AT_ONCE = 4096
 FILLER = -1  # The number of a row of padding.
 
-# A text or its end.
+# A line of a text, or `None` at the end of a document.
 Piece: TypeAlias = str | None
+# Token ids, or inputs by name, and targets.
+TextArrays: TypeAlias = tuple[np.ndarray | dict[str, np.ndarray], np.ndarray]
 
 
 class EpochWindows(NamedTuple):
-    """The windows of an epoch.
+    """The windows of an epoch."""
 
-    Attributes:
-        offset: the first token of window 0.
-        batches: list of int arrays `(rows,)`, the numbers of the windows; -1 is a row
-            of padding.
-    """
-
-    offset: int
-    batches: list[np.ndarray]
+    offset: int  # The first token of window 0.
+    batches: list[np.ndarray]  # Numbers of windows, int `(rows,)`; -1: padding.
 
 
 @dataclasses.dataclass(frozen=True)
 class TextWindows:
-    """The windows of all epochs.
-
-    Attributes:
-        num_tokens: number of tokens of the text.
-        length: number of input tokens of a window.
-        rows: number of windows of a batch.
-        shuffle: whether windows are shuffled, and begin elsewhere in each epoch.
-        seed: seed of the shuffling.
-        shard: index of the worker, counted from 0, and number of workers.
-    """
+    """The windows of all epochs."""
 
     num_tokens: int
-    length: int
-    rows: int
-    shuffle: bool
+    length: int  # Input tokens of a window.
+    rows: int  # Windows of a batch.
+    shuffle: bool  # Windows are shuffled, and begin elsewhere in each epoch.
     seed: int
-    shard: tuple[int, int]
+    shard: tuple[int, int]  # Index of the worker, and number of workers.
 
     @property
     def windows(self) -> int:
@@ -98,25 +89,19 @@ class TextWindows:
 
 @dataclasses.dataclass(frozen=True)
 class TextCollator:
-    """Converts the windows of a batch to arrays.
+    """Converts the windows of a batch to arrays."""
 
-    Attributes:
-        token_ids: int array `(num_tokens,)`, the text.
-        length: number of input tokens of a window.
-        special_ids: ids of padding, start and end.
-        separate: whether batches have segment ids.
-    """
+    token_ids: np.ndarray  # The text, int `(num_tokens,)`.
+    length: int  # Input tokens of a window.
+    special_ids: tuple[int, int, int]  # Padding, start and end.
+    separate: bool  # Whether batches have segment ids.
 
-    token_ids: np.ndarray
-    length: int
-    special_ids: tuple[int, int, int]
-    separate: bool
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self  # Nothing changes it.
 
-    def __call__(self, window: EpochWindows, batch: np.ndarray) -> tuple[Any, Any]:
-        """Returns inputs and targets."""
+    def __call__(self, window: EpochWindows, index: int) -> TextArrays:
+        """Returns the inputs and targets of a batch."""
+        batch = window.batches[index]
         pad, start, end = self.special_ids
         rows = np.full((len(batch), self.length + 1), pad, "int32")
         for row, number in zip(rows, batch.tolist(), strict=True):
@@ -132,14 +117,14 @@ class TextCollator:
         segments = np.cumsum(inputs == start, axis=1, dtype="int32")
         return {"token_ids": inputs, "segment_ids": segments}, targets
 
-    def signature(self, rows: int) -> Any:
+    def signature(self, rows: int) -> tuple[object, tf.TensorSpec]:
         """Returns the `tf.data` signature of the batches."""
         ids = tf.TensorSpec([rows, self.length], tf.int32)
         inputs = {"token_ids": ids, "segment_ids": ids} if self.separate else ids
         return inputs, ids
 
 
-class TextDataset(EpochDataset[EpochWindows]):
+class TextDataset(EpochDataset[EpochWindows, TextArrays]):
     """Batches of running text for `fit`, with statistics and positions.
 
     `text_dataset` creates it. Each new iterator of `dataset` yields the next epoch,
@@ -294,25 +279,12 @@ def text_dataset(
     check_ints(0, seed=seed)
     check_tokenizer("tokenizer", tokenizer)
     check_shard(shard)
-    if (files is None) == (texts is None):
-        raise ValueError(
-            "Either `files` or `texts` must be given; received "
-            f"`files={files!r}`, `texts={texts!r:.80}`."
-        )
-    if documents not in DOCUMENTS or (texts is not None and documents != "file"):
-        raise ValueError(
-            f"`documents` must be one of {DOCUMENTS}, and 'file' with `texts`; "
-            f"received `documents={documents!r}`."
-        )
     if separate_documents and documents is None:
         raise ValueError(
             "`separate_documents` requires documents; received "
             "`separate_documents=True` and `documents=None`."
         )
-    if texts is None:
-        pieces = text_pieces(files or (), documents)
-    else:
-        pieces = _document_pieces(texts)
+    pieces = _pieces(files, texts, documents)
     token_ids, counts = _write_tokens(pieces, tokenizer, documents is not None)
     newline = tokenizer.tokenize(["\n"]).flat_values.numpy()
     if counts.line_endings and tokenizer.unknown_token_id in newline:
@@ -341,6 +313,23 @@ def text_dataset(
     return TextDataset(windows, collate, counts)
 
 
+def _pieces(
+    files: Paths | None, texts: Iterable[str] | None, documents: str | None
+) -> Iterator[Piece]:
+    """Returns the pieces of either `files` or `texts`, or raises `ValueError`."""
+    if (files is None) == (texts is None):
+        raise ValueError(
+            "Either `files` or `texts` must be given; received "
+            f"`files={files!r}`, `texts={texts!r:.80}`."
+        )
+    if texts is None:
+        check_one_of(DOCUMENTS, documents=documents)
+        return text_pieces(files or (), documents)
+    remedy = "Each of `texts` is a document."
+    check_one_of(("file",), documents=documents, remedy=remedy)
+    return _document_pieces(texts)
+
+
 def _document_pieces(texts: Iterable[str]) -> Iterator[Piece]:
     """Yields the lines of documents, and `None` after each document.
 
@@ -364,15 +353,9 @@ def _document_pieces(texts: Iterable[str]) -> Iterator[Piece]:
 
 
 def text_pieces(files: Paths, documents: str | None) -> Iterator[Piece]:
-    """Reads running text line by line.
+    """Yields the lines of files, and `None` after each document.
 
-    Args:
-        files: one path or several paths.
-        documents: what a document is; see `text_dataset`.
-
-    Yields:
-        The lines, with their line endings if a document has several, and `None` after
-        each document.
+    Lines have their endings if a document can have several of them.
     """
     for path in path_list(files):
         if documents == "line":

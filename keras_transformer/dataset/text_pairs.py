@@ -17,6 +17,7 @@ from keras_transformer.text import (
     path_list,
     read_lines,
 )
+from keras_transformer_runtime.arguments import check_unicode
 
 Pair: TypeAlias = tuple[str, str]
 PairReader: TypeAlias = Callable[[int, int], list[Pair]]
@@ -57,14 +58,7 @@ class Corpus(Iterable[Pair]):
 
 
 class ListedPairs(Corpus):
-    """Pairs in memory.
-
-    Args:
-        pairs: source and target texts.
-
-    Raises:
-        ValueError: if there are no pairs, or if one of them is not two strings.
-    """
+    """Pairs in memory; raises `ValueError` unless each is two strings."""
 
     def __init__(self, pairs: Iterable[Pair]) -> None:
         self._pairs = list(pairs)
@@ -75,13 +69,8 @@ class ListedPairs(Corpus):
                     "`pairs` must contain (source, target) tuples of two strings; "
                     f"received `pairs[{index}]={pair!r}`."
                 )
-            try:
-                "".join(pair).encode()
-            except UnicodeEncodeError as error:
-                raise ValueError(
-                    "`pairs` must contain text that UTF-8 can encode; received "
-                    f"`pairs[{index}]={pair!r}`: {error.reason}."
-                ) from error
+            for text in pair:
+                check_unicode(text, "pairs", f"pair {index}")
         if not self._pairs:
             raise ValueError("`pairs` must contain at least one pair; received none.")
 
@@ -99,11 +88,7 @@ class ListedPairs(Corpus):
 
 
 class TwoColumnFile(Corpus):
-    """Pairs of a file with a source, a tab and a target on each line.
-
-    Args:
-        path: path of the file.
-    """
+    """Pairs of a file with a source, a tab and a target on each line."""
 
     def __init__(self, path: os.PathLike[str]) -> None:
         self._path = path
@@ -143,12 +128,7 @@ class TwoColumnFile(Corpus):
 
 
 class ParallelFiles(Corpus):
-    """Pairs of two files of which each line of one translates a line of the other.
-
-    Args:
-        source: path of the file of the sources.
-        target: path of the file of the targets.
-    """
+    """Pairs of two files: line n of one translates line n of the other."""
 
     def __init__(self, source: os.PathLike[str], target: os.PathLike[str]) -> None:
         self._paths = source, target
@@ -198,17 +178,7 @@ def open_corpora(
     target: Paths | None,
     pairs: Iterable[Pair] | None = None,
 ) -> list[Corpus]:
-    """Opens one corpus for each file, for each pair of files, or for `pairs`.
-
-    Args:
-        source: one path or several paths, or `None`.
-        target: as many paths as `source`; `None` if the files of `source` have two
-            columns.
-        pairs: source and target texts, instead of files.
-
-    Raises:
-        ValueError: if the arguments do not fit together.
-    """
+    """Opens one corpus for each file, for each pair of files, or for `pairs`."""
     if (source is None) == (pairs is None) or (source is None and target is not None):
         raise ValueError(
             "Either `source` (with `target`, unless it has two columns) or `pairs` "

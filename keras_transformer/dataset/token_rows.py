@@ -9,17 +9,13 @@ import tensorflow as tf
 
 from keras_transformer.dataset.text_pairs import Pair
 from keras_transformer.text import Tokenizer
+from keras_transformer.text.tokenizer import check_tokenizer
 
 _CHUNK = 16384  # Pairs per call of a tokenizer.
 
 
 class TokenRows:
-    """Rows of token ids, concatenated in one array.
-
-    Args:
-        token_ids: ids of all rows, int32 `(tokens,)`.
-        lengths: number of ids in each row, integer `(rows,)`.
-    """
+    """Rows of token ids, concatenated: int32 `(tokens,)`, and lengths `(rows,)`."""
 
     def __init__(self, token_ids: np.ndarray, lengths: np.ndarray) -> None:
         self.token_ids = token_ids
@@ -35,14 +31,7 @@ class TokenRows:
         )
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Sums the values of the tokens of each row.
-
-        Args:
-            values: one value for each token, `(tokens,)`.
-
-        Returns:
-            The sums, `(rows,)`.
-        """
+        """Sums the values `(tokens,)` of the tokens of each row: `(rows,)`."""
         sums = np.concatenate([[0], np.cumsum(values)])
         return sums[self._starts + self.lengths] - sums[self._starts]
 
@@ -58,15 +47,9 @@ class TokenRows:
         return TokenRows(self.token_ids[positions], lengths)
 
     def pad(self, indices: np.ndarray, length: int, pad_token_id: int) -> np.ndarray:
-        """Returns some rows as one array, truncated or padded to the same length.
+        """Returns some rows as one int32 array `(batch, length)`, truncated or padded.
 
-        Args:
-            indices: indices of the rows; a negative index gives a row of padding.
-            length: length of the array.
-            pad_token_id: id of the padding.
-
-        Returns:
-            The ids, int32 `(batch, length)`.
+        A negative index gives a row of padding.
         """
         columns = np.arange(length)
         positions = self._starts[indices, None] + columns
@@ -76,17 +59,11 @@ class TokenRows:
 
 
 class TokenPairs(NamedTuple):
-    """Tokenized pairs and the lines they are read from.
+    """Tokenized pairs and the lines they are read from."""
 
-    Attributes:
-        source: token ids of the sources, with end token.
-        target: token ids of the targets, with start and end token.
-        lines: index of the corpus and of the line of each pair, integer `(pairs, 2)`.
-    """
-
-    source: TokenRows
-    target: TokenRows
-    lines: np.ndarray
+    source: TokenRows  # With end token.
+    target: TokenRows  # With start and end token.
+    lines: np.ndarray  # Corpus and line of each pair, int `(pairs, 2)`.
 
     @property
     def lengths(self) -> np.ndarray:
@@ -101,23 +78,25 @@ class TokenPairs(NamedTuple):
 
 
 class Tokenizers(NamedTuple):
-    """The tokenizers of both sides.
-
-    Attributes:
-        source: tokenizer of the source.
-        target: tokenizer of the target.
-    """
+    """The tokenizers of source and target."""
 
     source: Tokenizer
     target: Tokenizer
 
-    def tokenize(self, pairs: Sequence[Pair], lines: np.ndarray) -> TokenPairs:
-        """Tokenizes pairs.
+    @classmethod
+    def checked(cls, source: Tokenizer, target: Tokenizer) -> Self:
+        """Checks two arguments of `parallel_dataset`, and returns the tokenizers."""
+        check_tokenizer("source_tokenizer", source)
+        check_tokenizer("target_tokenizer", target)
+        return cls(source, target)
 
-        Args:
-            pairs: source and target texts.
-            lines: index of the corpus and of the line of each pair.
-        """
+    @property
+    def pad_token_ids(self) -> tuple[int, int]:
+        """Ids of the padding of source and target."""
+        return self.source.pad_token_id, self.target.pad_token_id
+
+    def tokenize(self, pairs: Sequence[Pair], lines: np.ndarray) -> TokenPairs:
+        """Tokenizes pairs; `lines`, int `(pairs, 2)`, are their corpora and lines."""
         return TokenPairs(
             _tokenize(self.source, (source for source, _ in pairs), add_start=False),
             _tokenize(self.target, (target for _, target in pairs), add_start=True),
@@ -125,12 +104,9 @@ class Tokenizers(NamedTuple):
         )
 
     def text_lengths(self, pairs: TokenPairs) -> np.ndarray:
-        """Returns the numbers of tokens without start and end token.
+        """Returns the numbers of tokens without start and end, integer `(pairs, 2)`.
 
         The source has no end token if it is a prompt.
-
-        Returns:
-            Integer array `(pairs, 2)`.
         """
         source, target, _ = pairs
         special = [self.source.start_token_id, self.source.end_token_id]
@@ -138,25 +114,12 @@ class Tokenizers(NamedTuple):
         return np.stack([source.sum(is_text), target.lengths - 2], axis=1)
 
     def find_blank(self, pairs: TokenPairs) -> np.ndarray:
-        """Returns which sources consist of a language token alone.
-
-        Returns:
-            Boolean array `(pairs,)`.
-        """
+        """Returns which sources have a language token alone, boolean `(pairs,)`."""
         is_language = np.isin(pairs.source.column(0), self.source.language_token_ids)
         return is_language & (pairs.source.lengths == 2)
 
     def check_language_tokens(self, texts: Sequence[Pair], pairs: TokenPairs) -> None:
-        """Checks that the vocabularies have the language tokens of all texts.
-
-        Args:
-            texts: source and target texts.
-            pairs: the tokenized texts.
-
-        Raises:
-            ValueError: if a text begins with a language token that its vocabulary
-                lacks.
-        """
+        """Raises `ValueError` if a text begins with an unknown language token."""
         sides = (("source", pairs.source, 0), ("target", pairs.target, 1))
         for side, (name, rows, start) in enumerate(sides):
             tokenizer = self[side]

@@ -4,7 +4,7 @@ import concurrent.futures
 import dataclasses
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,12 +15,7 @@ from keras_transformer.dataset.token_rows import TokenPairs
 
 
 class PairWindow(NamedTuple):
-    """Pairs that are sorted into batches and shuffled together.
-
-    Attributes:
-        pairs: the pairs.
-        batches: their batches, in order.
-    """
+    """Pairs that are sorted into batches and shuffled together."""
 
     pairs: TokenPairs
     batches: list[Batch]
@@ -33,23 +28,14 @@ class WindowLoader:
     In memory, each worker gets every n-th batch of a window. If the number of batches
     is not a multiple of the number of workers, some batches are used twice. In a
     stream, each worker gets every n-th window.
-
-    Attributes:
-        source: source of the pairs.
-        buckets: buckets of the batches.
-        shuffle: whether pairs and batches are shuffled.
-        seed: seed of the shuffling.
-        shard: index of the worker, counted from 0, and number of workers.
-        batches: number of batches in each window of this worker. `None`: all batches of
-            the window, in a stream.
     """
 
     source: PairSource
     buckets: Buckets
     shuffle: bool
     seed: int
-    shard: tuple[int, int]
-    batches: int | None
+    shard: tuple[int, int]  # Index of the worker, and number of workers.
+    batches: int | None  # In a window of this worker; `None`: all, in a stream.
 
     def load(self, number: int) -> PairWindow:
         """Returns window `number` of the worker.
@@ -74,28 +60,16 @@ class WindowLoader:
 
 
 class Prefetcher:
-    """Loads the next window in a background thread.
-
-    Args:
-        load: function from the number of a window to the window. It is called from one
-            thread only.
-    """
+    """Loads the next window in a background thread, the only one that calls `load`."""
 
     def __init__(self, load: Callable[[int], PairWindow]) -> None:
         self._load = load
-        self._start()
-
-    def _start(self) -> None:
         self._pool = concurrent.futures.ThreadPoolExecutor(1)
         self._lock = threading.Lock()
         self._futures: dict[int, concurrent.futures.Future[PairWindow]] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_load": self._load}  # A copy has its own thread.
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._start()
+    def __reduce__(self) -> tuple[type["Prefetcher"], tuple[object]]:
+        return Prefetcher, (self._load,)  # A copy has its own thread.
 
     def load(self, number: int) -> PairWindow:
         """Returns window `number`, and starts to load the next window.

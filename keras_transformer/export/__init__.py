@@ -18,10 +18,11 @@ import inspect
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keras_transformer.decoding import BeamSearch, Search
 from keras_transformer.decoding.search_options import SEARCH, search_options_error
+from keras_transformer_runtime.arguments import check_one_of
 from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ _EXTRAS = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _MODULES:
         if _MODULES[name] != "protocols":
             require_extra(_EXTRAS.get(name, "tensorflow"), f"`{name}`")
@@ -101,7 +102,7 @@ def export_model(
     format: str = "saved_model",
     verbose: bool | None = None,
     input_signature: None = None,
-    **options: Any,
+    **options: object,
 ) -> None:
     """Writes a model in a format that runs without this library.
 
@@ -138,7 +139,11 @@ def export_model(
     ```
     """
     format = _check_format(format)
-    _check_no_format(search)
+    if isinstance(search, str):  # `format` is the second argument of Keras
+        raise ValueError(
+            "`search` must be a search such as `BeamSearch()`; received "
+            f"`search={search!r}`. Pass the format by name: `format={search!r}`."
+        )
     if input_signature is not None:
         raise ValueError(
             "`input_signature` must be `None`, since the inputs of the format are "
@@ -169,25 +174,12 @@ def export_model(
 
 def _check_format(format: str) -> str:
     """Returns the library's name of a format."""
-    name = ALIASES.get(format, format)
-    if name in FORMATS:
-        return name
     remedy = ""
     if format in KERAS_FORMATS:
         remedy = (
-            " To write the forward pass alone, call `keras.Model.export(model, "
+            "To write the forward pass alone, call `keras.Model.export(model, "
             f"filepath, format={format!r})`."
         )
-    raise ValueError(
-        f"`format` must be one of {', '.join(map(repr, FORMATS))}; received "
-        f"`format={format!r}`.{remedy}"
-    )
-
-
-def _check_no_format(search: Search | str | None) -> None:
-    """Raises `ValueError` for a string: `format` is Keras's second argument."""
-    if isinstance(search, str):
-        raise ValueError(
-            "`search` must be a search such as `BeamSearch()`; received "
-            f"`search={search!r}`. Pass the format by name: `format={search!r}`."
-        )
+    name = ALIASES.get(format, format)
+    check_one_of(FORMATS, remedy=remedy, format=name)
+    return name

@@ -3,14 +3,14 @@
 import json
 import pathlib
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
-from keras_transformer.decoding import Search, SearchResult
+from keras_transformer.decoding import OutputLength, Search, SearchResult
 from keras_transformer.export.protocols import (
     ExportableModel,
     array_input,
@@ -28,49 +28,27 @@ MAX_CHECKED_LENGTH = 64
 SEED = 1
 ARRAY_LENGTH = 16  # of arrays whose sizes a model leaves open
 
-_LOAD_AND_DECODE = """
-import json, sys
-import numpy as np
-import tensorflow as tf
-import tensorflow_text
-folder, texts, seed = json.load(sys.stdin)
-nbest = tf.saved_model.load(folder).signatures["nbest"]
-prefix, seeds = tf.constant([""] * len(texts)), tf.constant([seed] * len(texts))
-outputs = nbest(text=tf.constant(texts), prefix=prefix, seed=seeds)
-assert "keras_transformer" not in sys.modules
-print(json.dumps([
-    [text.decode("utf-8") for text in outputs["text"].numpy()[:, 0]],
-    outputs["score"].numpy()[:, 0].tolist(),
-]))
-"""
+# Texts, or an array `(batch, ...)`.
+Sources: TypeAlias = Sequence[str] | np.ndarray
 
-_LOAD_AND_SEARCH = """
+# Calls a signature; an input is a list or the path of a file.
+_CALL_SIGNATURE = """
 import json, sys
 import numpy as np
 import tensorflow as tf
 import tensorflow_text
-folder, file, seed = json.load(sys.stdin)
-source = np.load(file)
-tokens = tf.saved_model.load(folder).signatures["tokens"]
-outputs = tokens(source=tf.constant(source), seed=tf.constant([seed] * len(source)))
+folder, name, inputs = json.load(sys.stdin)
+signature = tf.saved_model.load(folder).signatures[name]
+arrays = {key: np.load(x) if isinstance(x, str) else x for key, x in inputs.items()}
+outputs = signature(**{key: tf.constant(x) for key, x in arrays.items()})
 assert "keras_transformer" not in sys.modules
-token_ids, lengths = outputs["token_ids"].numpy()[:, 0], outputs["length"].numpy()[:, 0]
-print(json.dumps([
-    [row[:length].tolist() for row, length in zip(token_ids, lengths)],
-    outputs["score"].numpy()[:, 0].tolist(),
-]))
+best = {key: value.numpy()[:, 0].tolist() for key, value in outputs.items()}
+print(json.dumps(best, default=bytes.decode))
 """
 
 
 def check_weights(model: ExportableModel) -> None:
-    """Checks that no weight makes the logits NaN; a bias may be `-inf`.
-
-    Args:
-        model: the model.
-
-    Raises:
-        FloatingPointError: if a weight is NaN or `inf`.
-    """
+    """Raises `FloatingPointError` for a NaN or `inf`; a bias can have `-inf`."""
     for weight in model.weights:
         if not np.all(ops.convert_to_numpy(weight) < np.inf):
             raise FloatingPointError(
@@ -82,11 +60,7 @@ def check_weights(model: ExportableModel) -> None:
 def sample_texts(model: ExportableModel) -> list[str]:
     """Creates texts from tokens of the whole source vocabulary, and an empty text.
 
-    Args:
-        model: a model with tokenizers.
-
-    Returns:
-        Up to nine texts of at most `max_source_length` tokens.
+    There are up to nine, of at most `max_source_length` tokens.
     """
     tokenizer = tokenizers_of(model).source
     length = max(1, min(6, (model.max_source_length or 12) // 2))
@@ -102,12 +76,7 @@ def sample_texts(model: ExportableModel) -> list[str]:
 def checked_length(model: ExportableModel, rows: list[list[int]]) -> int:
     """Returns the maximum length of the hypotheses that a check compares.
 
-    Args:
-        model: the model.
-        rows: token ids of the sources, at least one row.
-
-    Returns:
-        64 tokens, or the limit of the model for one of the sources if it is less.
+    It is 64 tokens, or the limit of the model for one of the sources if that is less.
     """
     limits = [int(model.max_steps(len(row), MAX_CHECKED_LENGTH)) for row in rows]
     return max(1, min(limits))  # `generate` refuses a source over the limit
@@ -117,22 +86,13 @@ def best_hypotheses(
     model: ExportableModel,
     rows: list[list[int]],
     search: Search,
-    max_length: Any,
-    **options: Any,
+    max_length: OutputLength | None,
+    min_length: OutputLength = 0,
+    seed: int | None = None,
 ) -> list[list[int]]:
-    """Returns the best hypothesis of each source.
-
-    Args:
-        model: the model.
-        rows: token ids of the sources.
-        search: the search.
-        max_length: int or `RelativeLength`, maximum length in tokens.
-        **options: further arguments of `generate`.
-
-    Returns:
-        Token ids, with the end token.
-    """
-    return _best_tokens(model.generate(rows, search, max_length, **options))
+    """Returns the token ids of the best hypotheses, each with its end token."""
+    result = model.generate(rows, search, max_length, min_length=min_length, seed=seed)
+    return _best_tokens(result)
 
 
 def _best_tokens(result: SearchResult) -> list[list[int]]:
@@ -149,18 +109,9 @@ def check_log_probabilities(
     found: np.ndarray,
     tolerance: float,
 ) -> None:
-    """Compares the log-probabilities of an engine with those of `score`.
+    """Compares log-probabilities `(targets,)` of an engine with those of `score`.
 
-    Args:
-        engine: name of the engine.
-        model: the exported model.
-        sources: token ids of the sources.
-        targets: token ids of the targets.
-        found: float array `(len(targets),)`, log-probabilities of the engine.
-        tolerance: maximum difference per token.
-
-    Raises:
-        RuntimeError: if a difference is greater.
+    Raises `RuntimeError` if they differ by more than `tolerance` per token.
     """
     expected, lengths, _ = model.score(sources, targets)
     errors = _errors_per_token(found, expected, lengths)
@@ -181,18 +132,8 @@ def compare_texts(
 ) -> None:
     """Compares the texts of a SavedModel with those of `generate`.
 
-    The SavedModel is loaded in a child process.
-
-    Args:
-        model: the exported model.
-        folder: the SavedModel.
-        request: the search and its limits.
-        texts: sources.
-
-    Raises:
-        RuntimeError: if a text differs, and its score differs by more than 1e-4, or
-            is NaN.
-        FloatingPointError: if the logits of the model are not finite.
+    Raises `RuntimeError` if a text differs and its score differs by more than 1e-4 or
+    is NaN, and `FloatingPointError` if the logits of the model are not finite.
     """
     expected_texts, expected_scores = model.generate(
         list(texts),
@@ -205,24 +146,26 @@ def compare_texts(
     if np.ndim(expected_scores) == 2:
         expected_texts = [best for best, *_ in expected_texts]
         expected_scores = expected_scores[:, 0]
-    settings = [str(folder), list(texts), SEED]
-    output = run_python(_LOAD_AND_DECODE, settings)
-    served_texts, served_scores = json.loads(output.splitlines()[-1])
+    count = len(texts)
+    inputs = {"text": list(texts), "prefix": [""] * count, "seed": [SEED] * count}
+    served = _call_signature(folder, "nbest", inputs)
     names = [repr(text) for text in texts]
-    _compare(names, served_texts, expected_texts, served_scores, expected_scores)
+    _compare(names, served["text"], expected_texts, served["score"], expected_scores)
+
+
+def _call_signature(
+    folder: pathlib.Path, name: str, inputs: Mapping[str, object]
+) -> dict[str, list[Any]]:
+    """Returns the best hypotheses of a SavedModel that a child process loads."""
+    output = run_python(_CALL_SIGNATURE, [str(folder), name, inputs])
+    found: dict[str, list[Any]] = json.loads(output.splitlines()[-1])
+    return found
 
 
 def sample_arrays(model: ExportableModel) -> np.ndarray:
-    """Creates sources of a model that takes arrays: standard normal numbers.
+    """Creates sources `(4, ...)` of standard normal numbers; unknown sizes are 16.
 
-    Args:
-        model: a model with a `source_spec`.
-
-    Returns:
-        Array `(4, ...)`, in which unknown sizes are 16.
-
-    Raises:
-        ValueError: if the sources are ints, of which only some may be valid.
+    Raises `ValueError` if the sources are ints, of which only some may be valid.
     """
     shape, dtype = array_input(model)
     if "float" not in dtype:
@@ -237,18 +180,9 @@ def sample_arrays(model: ExportableModel) -> np.ndarray:
 def search_arrays(
     model: ExportableModel, request: Request, arrays: np.ndarray
 ) -> SearchResult:
-    """Decodes arrays to token ids.
+    """Decodes arrays `(batch, ...)`, and returns a `SearchResult` of NumPy arrays.
 
-    Args:
-        model: a model with a `source_spec`.
-        request: the search and its limits.
-        arrays: array `(batch, ...)`.
-
-    Returns:
-        A `SearchResult` of NumPy arrays.
-
-    Raises:
-        FloatingPointError: if the logits of the model are not finite.
+    Raises `FloatingPointError` if the logits of the model are not finite.
     """
 
     def search(sources: Tensor) -> SearchResult:
@@ -263,44 +197,27 @@ def search_arrays(
 def compare_tokens(
     model: ExportableModel, folder: pathlib.Path, request: Request, arrays: np.ndarray
 ) -> None:
-    """Compares the token ids of a SavedModel with those of the model.
-
-    The SavedModel is loaded in a child process.
-
-    Args:
-        model: the exported model.
-        folder: the SavedModel.
-        request: the search and its limits.
-        arrays: sources.
-
-    Raises:
-        RuntimeError: if the token ids of a source differ, and their score differs by
-            more than 1e-4, or is NaN.
-        FloatingPointError: if the logits of the model are not finite.
-    """
+    """Compares the token ids of a SavedModel with the model's; see `compare_texts`."""
     expected = search_arrays(model, request, arrays)
     file = folder.with_suffix(".npy")
     np.save(file, arrays)
-    output = run_python(_LOAD_AND_SEARCH, [str(folder), str(file), SEED])
-    found_ids, found_scores = json.loads(output.splitlines()[-1])
+    inputs = {"source": str(file), "seed": [SEED] * len(arrays)}
+    served = _call_signature(folder, "tokens", inputs)
+    rows = zip(served["token_ids"], served["length"], strict=True)
+    found_ids = [row[:length] for row, length in rows]
     names = [f"source {number} of the check" for number in range(len(arrays))]
     own_scores = np.asarray(expected.scores)[:, 0].tolist()
-    _compare(names, found_ids, _best_tokens(expected), found_scores, own_scores)
+    _compare(names, found_ids, _best_tokens(expected), served["score"], own_scores)
 
 
 def _compare(
     names: Sequence[str],
-    served: Sequence[Any],
-    expected: Sequence[Any],
+    served: Sequence[object],
+    expected: Sequence[object],
     served_scores: Sequence[float],
     expected_scores: Sequence[float],
 ) -> None:
-    """Compares the outputs of a SavedModel with those of the model.
-
-    Raises:
-        RuntimeError: if an output differs, and its score differs by more than 1e-4, or
-            is NaN.
-    """
+    """Raises `RuntimeError` if an output differs and its score by more than 1e-4."""
     ties = 0
     rows = names, served, expected, served_scores, expected_scores
     for name, output, own, score, own_score in zip(*rows, strict=True):
@@ -319,54 +236,25 @@ def _compare(
         )
 
 
-def rounding_error_of_arrays(
-    model: ExportableModel,
-    rounded: ExportableModel,
-    request: Request,
-    arrays: np.ndarray,
-) -> float:
-    """Computes `rounding_error` for sources that are arrays."""
-    result = search_arrays(rounded, request, arrays)
-    return _rounding_error(model, rounded, arrays, _best_tokens(result))
-
-
 def rounding_error(
-    model: ExportableModel,
-    rounded: ExportableModel,
-    request: Request,
-    texts: Sequence[str],
+    model: ExportableModel, rounded: ExportableModel, request: Request, sources: Sources
 ) -> float:
     """Compares the log-probabilities of a model before and after rounding its weights.
 
-    Args:
-        model: the exact model.
-        rounded: the model with rounded weights.
-        request: the search that finds the hypotheses.
-        texts: sources.
-
-    Returns:
-        The maximum difference per token among the best hypotheses of `rounded`.
-
-    Raises:
-        RuntimeError: if the difference is greater than 0.5.
+    Returns the maximum difference per token of the best hypotheses of `rounded`.
     """
-    tokenizer = tokenizers_of(model).source
-    rows = tokenizer.tokenize(list(texts), add_end=True).to_list()
-    search, max_length, min_length = request
-    targets = best_hypotheses(
-        rounded, rows, search, max_length, min_length=min_length, seed=SEED
-    )
-    return _rounding_error(model, rounded, rows, targets)
-
-
-def _rounding_error(
-    model: ExportableModel,
-    rounded: ExportableModel,
-    sources: Any,
-    targets: list[list[int]],
-) -> float:
-    scores, lengths, _ = rounded.score(sources, targets)
-    expected = model.score(sources, targets).scores
+    rows: object = sources
+    if model.source_spec is None:
+        tokenizer = tokenizers_of(model).source
+        rows = token_ids = tokenizer.tokenize(list(sources), add_end=True).to_list()
+        search, max_length, min_length = request
+        targets = best_hypotheses(
+            rounded, token_ids, search, max_length, min_length=min_length, seed=SEED
+        )
+    else:
+        targets = _best_tokens(search_arrays(rounded, request, np.asarray(sources)))
+    scores, lengths, _ = rounded.score(rows, targets)
+    expected = model.score(rows, targets).scores
     worst = float(np.max(_errors_per_token(scores, expected, lengths)))
     if not worst <= ROUNDING_TOLERANCE:
         raise RuntimeError(

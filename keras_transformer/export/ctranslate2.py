@@ -40,6 +40,7 @@ from keras_transformer.text import (
     SentencePieceTokenizer,
     Tokenizer,
 )
+from keras_transformer_runtime.arguments import check_one_of
 from keras_transformer_runtime.files import new_folder, write_json
 
 # Token ids of sequences.
@@ -133,11 +134,7 @@ def export_ctranslate2(
     References:
         - [CTranslate2](https://opennmt.net/CTranslate2/), version 4.8
     """
-    if quantization not in (None, *ACCEPTED_MODEL_TYPES):
-        raise ValueError(
-            f"`quantization` must be one of {ACCEPTED_MODEL_TYPES} or `None`; received "
-            f"`quantization={quantization!r}`."
-        )
+    check_one_of(ACCEPTED_MODEL_TYPES, optional=True, quantization=quantization)
     transformer = check_transformer(model, "ctranslate2")
     tokenizer = tokenizers_of(model).source
     check_not_quantized(as_keras_model(model))
@@ -187,12 +184,7 @@ def _write_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path, name: str) -> N
 
 
 class _Engine(abc.ABC):
-    """A model that CTranslate2 has loaded, with token ids as inputs and outputs.
-
-    Args:
-        model: the exported model.
-        folder: the folder of CTranslate2.
-    """
+    """A model that CTranslate2 has loaded, with token ids as inputs and outputs."""
 
     def __init__(self, model: Transformer, folder: pathlib.Path):
         self.model, self.folder = model, str(folder)

@@ -2,11 +2,12 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import keras
 import numpy as np
 from ctranslate2.specs import transformer_spec
+from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec
 from ctranslate2.specs.common_spec import Activation, LayerNormSpec, LinearSpec
 from keras import ops
 
@@ -15,6 +16,7 @@ from keras_transformer.export.protocols import (
     EncoderDecoderTransformer,
     Transformer,
     embedding_vocabulary,
+    require_supported,
     tokenizers_of,
 )
 from keras_transformer.layers import (
@@ -51,19 +53,13 @@ DECODER_SCHEMES_IN_ATTENTION = (*SCHEMES_IN_ATTENTION, AlibiBias)
 ALIBI_MAX_BIAS = 8
 DEFAULT_TABLE_LENGTH = 2048
 
+_require = functools.partial(require_supported, "ctranslate2")
+
 
 def make_spec(model: Transformer) -> Spec:
-    """Describes a model to CTranslate2.
+    """Describes a model with tokenizers to CTranslate2, with float32 weights.
 
-    Args:
-        model: a model with tokenizers.
-
-    Returns:
-        A `TransformerSpec`, or a `TransformerDecoderModelSpec` for a decoder-only
-        model, with configuration, vocabularies and float32 weights.
-
-    Raises:
-        ValueError: if CTranslate2 does not support a part of the model.
+    Raises `ValueError` if CTranslate2 does not support a part of the model.
     """
     _check_architecture(model)
     if isinstance(model, EncoderDecoderTransformer):
@@ -165,15 +161,6 @@ def _check_positions(model: Transformer) -> None:
             _require(is_same, "max_bias", scheme.max_bias, str(ALIBI_MAX_BIAS))
 
 
-def _require(supported: bool, name: str, received: object, expected: str) -> None:
-    if not supported:
-        raise ValueError(
-            f"`{name}` must be {expected} for CTranslate2; received "
-            f"`{name}={received!r}`. Export a SavedModel, which supports any model, or "
-            "train a model with an architecture that CTranslate2 supports."
-        )
-
-
 def _residuals(model: Transformer) -> list[Residual]:
     blocks = [*model.decoder.blocks]
     if isinstance(model, EncoderDecoderTransformer):
@@ -183,11 +170,11 @@ def _residuals(model: Transformer) -> list[Residual]:
 
 def _architecture_options(
     model: Transformer, positions: PositionScheme | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Returns the arguments of the specification of an encoder or a decoder."""
     block = model.decoder.blocks[0]
     attention = block.self_attention
-    options: dict[str, Any] = {
+    options: dict[str, object] = {
         "num_heads": attention.num_heads,
         "num_heads_kv": attention.num_key_value_heads,
         "head_dim": attention.key_dim,
@@ -254,7 +241,11 @@ def _position_table(
     return _array(encoding(ops.zeros((1, length, hidden_dim), "float32"))[0])
 
 
-def _set_layers(spec: Any, stack: EncoderStack | DecoderStack) -> None:
+def _set_layers(
+    spec: transformer_spec.TransformerEncoderSpec
+    | transformer_spec.TransformerDecoderSpec,
+    stack: EncoderStack | DecoderStack,
+) -> None:
     for layer, block in zip(spec.layer, stack.blocks, strict=True):
         _set_self_attention(layer.self_attention, block.self_attention)
         positions = block.self_attention.positions
@@ -271,7 +262,9 @@ def _set_layers(spec: Any, stack: EncoderStack | DecoderStack) -> None:
         _set_norm(spec.layer_norm, stack.norm)
 
 
-def _set_self_attention(spec: Any, attention: MultiHeadAttention) -> None:
+def _set_self_attention(
+    spec: MultiHeadAttentionSpec, attention: MultiHeadAttention
+) -> None:
     projections = (attention.query_dense, attention.key_dense, attention.value_dense)
     width = attention.query_dense.kernel.shape[0]
     _set_linear(spec.linear[0], width, *projections)
@@ -279,7 +272,7 @@ def _set_self_attention(spec: Any, attention: MultiHeadAttention) -> None:
 
 
 def _set_relative_bias(
-    spec: Any, positions: RelativePositionBias, is_causal: bool
+    spec: MultiHeadAttentionSpec, positions: RelativePositionBias, is_causal: bool
 ) -> None:
     """Sets the table of a relative position bias.
 
@@ -294,7 +287,9 @@ def _set_relative_bias(
     spec.relative_attention_max_distance = max_distance
 
 
-def _set_cross_attention(spec: Any, attention: MultiHeadAttention) -> None:
+def _set_cross_attention(
+    spec: MultiHeadAttentionSpec, attention: MultiHeadAttention
+) -> None:
     width = attention.query_dense.kernel.shape[0]
     _set_linear(spec.linear[0], width, attention.query_dense)
     _set_linear(spec.linear[1], width, attention.key_dense, attention.value_dense)
@@ -306,7 +301,9 @@ def _set_attention_output(spec: LinearSpec, attention: MultiHeadAttention) -> No
     _set_linear(spec, width, attention.output_dense)
 
 
-def _set_feed_forward(spec: Any, feed_forward: FeedForward) -> None:
+def _set_feed_forward(
+    spec: transformer_spec.FeedForwardSpec, feed_forward: FeedForward
+) -> None:
     width, intermediate_dim = feed_forward.intermediate_dense.kernel.shape
     if feed_forward.gate_dense is None:
         _set_linear(spec.linear_0, width, feed_forward.intermediate_dense)

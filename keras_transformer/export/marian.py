@@ -1,5 +1,6 @@
 """Writes a Marian folder, which Hugging Face's transformers loads."""
 
+import functools
 import math
 import os
 import pathlib
@@ -18,6 +19,7 @@ from keras_transformer.export.protocols import (
     ExportableModel,
     as_keras_model,
     check_encoder_decoder,
+    require_supported,
     tokenizers_of,
 )
 from keras_transformer.layers import PositionalEncoding
@@ -87,16 +89,9 @@ def _marian_tokenizers(model: ExportableModel) -> dict[str, MarianTokenizer]:
 
 
 def marian_config(model: EncoderDecoderTransformer) -> Config:
-    """Converts the arguments of a model to the settings of Marian's `config.json`.
+    """Returns the settings of Marian's `config.json`.
 
-    Args:
-        model: the model.
-
-    Returns:
-        The settings of `DEFAULT_SETTINGS`.
-
-    Raises:
-        ValueError: if Marian does not support a part of the model.
+    Raises `ValueError` if Marian does not support a part of the model.
     """
     _check_architecture(model)
     block = model.encoder.blocks[0]
@@ -133,31 +128,32 @@ def _check_architecture(model: EncoderDecoderTransformer) -> None:
     block = model.encoder.blocks[0]
     attention, feed_forward = block.self_attention, block.feed_forward
     residual = block.feed_forward_residual
-    expected = "`PositionalEncoding(interleaved=False)`"
+    require = functools.partial(require_supported, "marian")
     positions = type(model.positions).__name__
-    _check("positions", positions, expected, _has_marian_positions(model))
+    expected = "`PositionalEncoding(interleaved=False)`"
+    require(_has_marian_positions(model), "positions", positions, expected)
     normalized = model.normalize_embeddings
-    _check("normalize_embeddings", normalized, "`False`", not normalized)
+    require(not normalized, "normalize_embeddings", normalized, "`False`")
     pre_norm = model.normalize_first or residual.normalize_first
-    _check("normalize_first", pre_norm, "`False`", not pre_norm)
+    require(not pre_norm, "normalize_first", pre_norm, "`False`")
     kind, epsilon = residual.normalization, residual.layer_norm_epsilon
-    _check("normalization", kind, "'layer'", kind == "layer")
+    require(kind == "layer", "normalization", kind, "'layer'")
     is_close = math.isclose(epsilon, LAYER_NORM_EPSILON)
-    _check("layer_norm_epsilon", epsilon, f"{LAYER_NORM_EPSILON}", is_close)
+    require(is_close, "layer_norm_epsilon", epsilon, f"{LAYER_NORM_EPSILON}")
     known = model.activation in ACTIVATIONS.values()
     name = getattr(model.activation, "__name__", model.activation)
-    _check("activation", name, f"one of {', '.join(map(repr, ACTIVATIONS))}", known)
-    _check("gated", feed_forward.gated, "`False`", not feed_forward.gated)
+    require(known, "activation", name, f"one of {', '.join(map(repr, ACTIVATIONS))}")
+    require(not feed_forward.gated, "gated", feed_forward.gated, "`False`")
     for layer in (attention, feed_forward):
-        _check("use_bias", layer.use_bias, "`True`", layer.use_bias)
-    _check("pattern", attention.pattern, "`None`", attention.pattern is None)
-    _check("use_gate", attention.use_gate, "`False`", not attention.use_gate)
+        require(layer.use_bias, "use_bias", layer.use_bias, "`True`")
+    require(attention.pattern is None, "pattern", attention.pattern, "`None`")
+    require(not attention.use_gate, "use_gate", attention.use_gate, "`False`")
     heads = attention.num_key_value_heads
-    _check("num_key_value_heads", heads, "`num_heads`", heads == model.num_heads)
+    require(heads == model.num_heads, "num_key_value_heads", heads, "`num_heads`")
     width = model.hidden_dim // model.num_heads
     for name in ("key_dim", "value_dim"):
         size = getattr(attention, name)
-        _check(name, size, "`hidden_dim / num_heads`", size == width)
+        require(size == width, name, size, "`hidden_dim / num_heads`")
 
 
 def _has_marian_positions(model: EncoderDecoderTransformer) -> bool:
@@ -167,14 +163,6 @@ def _has_marian_positions(model: EncoderDecoderTransformer) -> bool:
         positions.interleaved == expected.interleaved
         and positions.max_wavelength == expected.max_wavelength
     )
-
-
-def _check(name: str, received: object, expected: str, supported: bool) -> None:
-    if not supported:
-        raise ValueError(
-            f"`{name}` must be {expected} for Marian; received `{name}={received!r}`. "
-            "Save a `.keras` file or export a SavedModel, which support any model."
-        )
 
 
 def _write_tokenizers(

@@ -59,20 +59,12 @@ BIAS = "final_logits_bias"
 
 
 class MappedWeight(NamedTuple):
-    """A weight of a model and its tensor in a Marian checkpoint.
+    """A weight of a model and its tensor in a Marian checkpoint."""
 
-    Attributes:
-        names: the names that the tensor may have; the first is written.
-        variable: the weight.
-        shape: shape of the tensor.
-        transposed: whether the tensor has the shape `(outputs, inputs)` and the weight
-            is a kernel.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # Names that the tensor may have; the first is written.
     variable: keras.Variable
-    shape: tuple[int, ...]
-    transposed: bool = False
+    shape: tuple[int, ...]  # Of the tensor.
+    transposed: bool = False  # The tensor is `(outputs, inputs)`, the weight a kernel.
 
     def assign(self, tensor: np.ndarray) -> None:
         """Sets the weight to the values of the tensor."""
@@ -88,14 +80,7 @@ class MappedWeight(NamedTuple):
 
 
 def mapped_weights(model: EncoderDecoderTransformer) -> Iterator[MappedWeight]:
-    """Maps the weights of a model to the tensors of a Marian checkpoint.
-
-    Args:
-        model: a model with the architecture of Marian.
-
-    Yields:
-        A `MappedWeight` for each weight.
-    """
+    """Maps the weights of a model to the tensors of a Marian checkpoint."""
     yield from _embeddings(model)
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         for number, block in enumerate(stack.blocks):

@@ -1,5 +1,6 @@
 """Writes the graphs of a model for ONNX Runtime."""
 
+import functools
 import itertools
 import json
 import os
@@ -27,6 +28,7 @@ from keras_transformer.export.protocols import (
     ExportableModel,
     Transformer,
     check_transformer,
+    require_supported,
     tokenizers_of,
     tokenizers_to_write,
 )
@@ -141,19 +143,12 @@ def export_onnx(
 
 def _check_architecture(model: Transformer) -> None:
     """Raises `ValueError` if the graphs do not support a part of the model."""
+    require = functools.partial(require_supported, "onnx")
     dtype = model.dtype_policy.name
-    _require(dtype == "float32", "dtype", dtype, "'float32'")
+    require(dtype == "float32", "dtype", dtype, "'float32'")
     activation = model.decoder.blocks[0].feed_forward.activation
     expected = "a function other than the exact GELU, such as 'gelu_new',"
-    _require(activation is not keras.activations.gelu, "activation", "gelu", expected)
-
-
-def _require(supported: bool, name: str, received: object, expected: str) -> None:
-    if not supported:
-        raise ValueError(
-            f"`{name}` must be {expected} for ONNX; received `{name}={received!r}`. "
-            "Use `format='saved_model'`, which supports any model with tokenizers."
-        )
+    require(activation is not keras.activations.gelu, "activation", "gelu", expected)
 
 
 def _write(model: Transformer, folder: pathlib.Path) -> None:
@@ -229,16 +224,7 @@ def _longer_rows(rows: Rows, limit: int | None) -> list[Rows]:
 
 
 class _Decoding:
-    """Runs the graphs of a folder.
-
-    Args:
-        folder: the folder.
-        config: the content of `config.json`.
-        rows: token ids of the sources.
-
-    Attributes:
-        tokens: int32 array `(batch, length)`, the inputs of the first step.
-    """
+    """Runs the graphs of a folder, first with `tokens`, int32 `(batch, length)`."""
 
     def __init__(self, folder: pathlib.Path, config: Config, rows: Rows):
         pad, batch = config["pad_token_id"], len(rows)

@@ -20,27 +20,14 @@ Specs: TypeAlias = dict[str, keras.InputSpec]
 
 
 class Graph(NamedTuple):
-    """A graph to write.
-
-    Attributes:
-        model: a Keras model with dictionaries of tensors as inputs and outputs.
-        inputs: specifications of the inputs by name.
-    """
+    """A model to write, with dictionaries of tensors as inputs and outputs."""
 
     model: keras.Model
     inputs: Specs
 
 
 def graphs_of(model: Transformer) -> dict[str, Graph]:
-    """Returns the graphs of a model by the names of their files.
-
-    Args:
-        model: the model.
-
-    Returns:
-        The graphs `"encoder"` and `"decoder_step"`; for a decoder-only model, the graph
-        `"decoder"`.
-    """
+    """Returns the graphs of a model by the names of their files."""
     past = _cache_specs(model, "past_")
     if isinstance(model, DecoderOnlyTransformer):
         rows = keras.InputSpec("int32", (None, None))

@@ -168,15 +168,7 @@ Transformer: TypeAlias = EncoderDecoderTransformer | DecoderOnlyTransformer
 
 
 def check_encoder_decoder(model: object, format: str) -> EncoderDecoderTransformer:
-    """Returns the model as an `EncoderDecoderTransformer`.
-
-    Args:
-        model: the model to export.
-        format: name of the format, such as `"marian"`.
-
-    Raises:
-        ValueError: if the model does not follow the protocol.
-    """
+    """Returns the model as an `EncoderDecoderTransformer`, or raises `ValueError`."""
     if isinstance(model, EncoderDecoderTransformer):
         _check_token_ids(model, format)
         return model
@@ -186,21 +178,25 @@ def check_encoder_decoder(model: object, format: str) -> EncoderDecoderTransform
 
 
 def check_transformer(model: object, format: str) -> Transformer:
-    """Returns the model as a `Transformer`.
-
-    Args:
-        model: the model to export.
-        format: name of the format, such as `"onnx"`.
-
-    Raises:
-        ValueError: if the model follows neither protocol.
-    """
+    """Returns the model as a `Transformer`, or raises `ValueError`."""
     if isinstance(model, EncoderDecoderTransformer | DecoderOnlyTransformer):
         _check_token_ids(model, format)
         return model
     raise _wrong_class(
         model, "a single Transformer, such as a `Seq2Seq` or a `CausalLM`,", format
     )
+
+
+def require_supported(
+    format: str, supported: bool, name: str, received: object, expected: str
+) -> None:
+    """Raises `ValueError` if a format does not support an argument of the model."""
+    if not supported:
+        raise ValueError(
+            f"`{name}` must be {expected} for {FORMAT_NAMES[format]}; received "
+            f"`{name}={received!r}`. Use `format='saved_model'`, which supports any "
+            "model with tokenizers, or train a model that the format supports."
+        )
 
 
 def _check_token_ids(model: SequenceModel, format: str) -> None:
@@ -222,14 +218,7 @@ def _wrong_class(model: object, expected: str, format: str) -> ValueError:
 
 
 def as_keras_model(model: ExportableModel) -> keras.Model:
-    """Returns the model as a Keras model, whose layers can be listed.
-
-    Args:
-        model: the model to export.
-
-    Raises:
-        ValueError: if the model is not a `keras.Model`.
-    """
+    """Returns the model as a Keras model, whose layers can be listed."""
     if isinstance(model, keras.Model):
         return model
     raise ValueError(
@@ -240,26 +229,14 @@ def as_keras_model(model: ExportableModel) -> keras.Model:
 
 
 class Tokenizers(NamedTuple):
-    """The tokenizers of a model.
-
-    Attributes:
-        source: tokenizer of the sources.
-        target: tokenizer of the targets.
-    """
+    """The tokenizers of the sources and the targets of a model."""
 
     source: "Tokenizer"
     target: "Tokenizer"
 
 
 def tokenizers_of(model: SequenceModel) -> Tokenizers:
-    """Returns the tokenizers of a model.
-
-    Args:
-        model: the model to export.
-
-    Raises:
-        ValueError: if the model has no tokenizers.
-    """
+    """Returns the tokenizers of a model, or raises `ValueError` if it has none."""
     if model.source_tokenizer is None or model.target_tokenizer is None:
         raise ValueError(
             "`model` must have tokenizers to be exported; received a model without "
@@ -269,14 +246,7 @@ def tokenizers_of(model: SequenceModel) -> Tokenizers:
 
 
 def array_input(model: SequenceModel) -> tuple[tuple[int | None, ...], str]:
-    """Returns the shape and the dtype of a source of a model that takes arrays.
-
-    Args:
-        model: the model to export.
-
-    Raises:
-        ValueError: if they are unknown.
-    """
+    """Returns the shape and the dtype of a source of a model that takes arrays."""
     spec = model.source_spec
     if spec is None or spec.shape is None or spec.dtype is None:
         raise ValueError(
@@ -288,18 +258,7 @@ def array_input(model: SequenceModel) -> tuple[tuple[int | None, ...], str]:
 
 
 def tokenizers_to_write(model: SequenceModel) -> "dict[str, Tokenizer]":
-    """Returns the tokenizers of a model by the names of their files.
-
-    Args:
-        model: the model to export.
-
-    Returns:
-        Tokenizers by `"source"` and `"target"`; for a `DecoderOnlyTransformer`, its one
-        tokenizer by `"tokenizer"`.
-
-    Raises:
-        ValueError: if the model has no tokenizers.
-    """
+    """Returns the tokenizers of a model by the names of their files."""
     tokenizers = tokenizers_of(model)
     if isinstance(model, DecoderOnlyTransformer):
         return {"tokenizer": tokenizers.target}
@@ -307,14 +266,6 @@ def tokenizers_to_write(model: SequenceModel) -> "dict[str, Tokenizer]":
 
 
 def embedding_vocabulary(tokenizer: "Tokenizer", size: int) -> list[str]:
-    """Returns a token for each row of an embedding.
-
-    Args:
-        tokenizer: the tokenizer.
-        size: number of rows of the embedding.
-
-    Returns:
-        The vocabulary of the tokenizer, then `"<unused row>"` for each other row.
-    """
+    """Returns a token for each row of an embedding; the last ones can be unused."""
     tokens = tokenizer.get_vocabulary()
     return [*tokens, *map(UNUSED_TOKEN.format, range(len(tokens), size))]

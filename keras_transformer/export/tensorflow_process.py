@@ -9,7 +9,6 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import keras
 
@@ -41,20 +40,11 @@ function(keras.saving.load_model(path, compile=False), **settings)
 
 
 def run_python(code: str, standard_input: object) -> str:
-    """Runs Python code in a child process with the TensorFlow backend on the CPU.
+    """Returns the output of Python code in a process with TensorFlow on the CPU.
 
-    The child imports no module from the working folder unless this process does. It
-    ends when this process ends.
-
-    Args:
-        code: Python code.
-        standard_input: value that the code reads from its standard input as JSON.
-
-    Returns:
-        The standard output of the process.
-
-    Raises:
-        RuntimeError: if the process fails, or takes longer than `TIMEOUT_SECONDS`.
+    The code reads `standard_input` as JSON. The child imports no module from the
+    working folder unless this process does. It ends when this process ends.
+    `RuntimeError` is raised if it fails, or takes longer than `TIMEOUT_SECONDS`.
     """
     environment = {
         **os.environ,
@@ -101,19 +91,12 @@ def write_with_tensorflow(
     write: Callable[..., None],
     model: ExportableModel,
     folder: pathlib.Path,
-    **settings: Any,
+    **settings: object,
 ) -> None:
-    """Calls a function that writes a model with the TensorFlow backend.
+    """Calls `write(model, folder=folder, **settings)` with the TensorFlow backend.
 
     On other backends the model is saved in a `.keras` file, and a child process loads
-    the file and calls the function.
-
-    Args:
-        write: function of a module, called as `write(model, folder=folder,
-            **settings)`.
-        model: the model.
-        folder: folder to write.
-        **settings: further arguments, which can be pickled.
+    the file and calls the function. The settings can be pickled.
     """
     if keras.backend.backend() == "tensorflow":
         write(model, folder=folder, **settings)

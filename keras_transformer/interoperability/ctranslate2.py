@@ -2,6 +2,7 @@
 
 import os
 
+from keras_transformer.export.protocols import Tokenizers
 from keras_transformer.interoperability.ctranslate2_architecture import (
     BIAS,
     OUTPUT,
@@ -19,7 +20,6 @@ from keras_transformer.interoperability.ctranslate2_file import (
 )
 from keras_transformer.interoperability.ctranslate2_vocabulary import (
     MATRICES,
-    Tokenizers,
     decoder_only_vocabulary,
     encoder_decoder_vocabularies,
 )

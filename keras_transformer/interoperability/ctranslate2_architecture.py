@@ -1,13 +1,13 @@
 """Derives the architecture of a CTranslate2 model from its variables."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_transformer.interoperability.ctranslate2_file import DECODER_ONLY, Variables
+from keras_transformer.interoperability.tensors import are_sinusoids
 from keras_transformer.layers import (
     AlibiBias,
     LearnedPositionalEncoding,
@@ -20,6 +20,8 @@ from keras_transformer.layers.activations import gelu_new
 from keras_transformer.types import Config, Tensor
 from keras_transformer_runtime.arguments import check_positive
 
+Number = TypeVar("Number", int, float)
+
 # Names of variables.
 SOURCE = "encoder/embeddings_0/weight"
 TARGET = "decoder/embeddings/weight"
@@ -28,7 +30,6 @@ BIAS = "decoder/projection/bias"
 FIRST_ATTENTION = "/layer_0/self_attention/"
 ROTARY_DIM = FIRST_ATTENTION + "rotary_dim"
 RELATIVE_BIAS = FIRST_ATTENTION + "relative_attention_bias"
-MAX_DISTANCE = FIRST_ATTENTION + "relative_attention_max_distance"
 POSITION_TABLE = "/position_encodings/encodings"
 EMBEDDING_NORM = "/layernorm_embedding/gamma"
 ALIBI = "decoder/alibi"
@@ -45,21 +46,12 @@ ACTIVATIONS = {
 }
 MAX_RELATIVE_DISTANCE = 100_000
 DEFAULT_MAX_LENGTH = 500
-TABLE_TOLERANCE = 5e-3
 
 
 def seq2seq_arguments(variables: Variables, epsilon: float | None) -> Config:
-    """Converts the settings of an encoder-decoder model.
+    """Returns the arguments of a `Seq2Seq` for the architecture of the model.
 
-    Args:
-        variables: the variables of the model.
-        epsilon: `layer_norm_epsilon` in its `config.json`.
-
-    Returns:
-        Keyword arguments of a `Seq2Seq`, without vocabularies and special tokens.
-
-    Raises:
-        ValueError: if the model has a part that this library does not support.
+    `epsilon` is `layer_norm_epsilon` in its `config.json`.
     """
     source, target, output = map(variables.stored_name, (SOURCE, TARGET, OUTPUT))
     shared = "all" if source == target else "target"
@@ -77,18 +69,7 @@ def seq2seq_arguments(variables: Variables, epsilon: float | None) -> Config:
 
 
 def causal_lm_arguments(variables: Variables, epsilon: float | None) -> Config:
-    """Converts the settings of a decoder-only model.
-
-    Args:
-        variables: the variables of the model.
-        epsilon: `layer_norm_epsilon` in its `config.json`.
-
-    Returns:
-        Keyword arguments of a `CausalLM`, without the vocabulary and special tokens.
-
-    Raises:
-        ValueError: if the model has a part that this library does not support.
-    """
+    """Returns the arguments of a `CausalLM`; see `seq2seq_arguments`."""
     target, output = map(variables.stored_name, (TARGET, OUTPUT))
     arguments = _shared_arguments(variables, epsilon, TARGET)
     scheme, lengths = _positions(variables)
@@ -111,7 +92,7 @@ def _shared_arguments(
     """
     side = variables.sides[0]
     first, width = f"{side}/layer_0/", _matrix_size(variables, embeddings, -1)
-    heads = _shared_scalar(variables, "num_heads")
+    heads = _shared_int(variables, "num_heads")
     _require("num_heads", heads, heads > 0 and width % heads == 0, f"divide {width}")
     rms = first + "ffn/layer_norm/beta" not in variables
     default_epsilon = 1e-6 if rms else 1e-5  # of CTranslate2
@@ -126,7 +107,7 @@ def _shared_arguments(
         "hidden_dim": width,
         "intermediate_dim": intermediate_dim,
         "num_heads": heads,
-        "normalize_first": bool(_shared_scalar(variables, "pre_norm", True)),
+        "normalize_first": bool(_shared_int(variables, "pre_norm", True)),
         "activation": _activation(variables),
         "scale_embeddings": _scales_embeddings(variables, width),
         "normalize_embeddings": side + EMBEDDING_NORM in variables,
@@ -142,7 +123,7 @@ def _shared_arguments(
 
 def _scales_embeddings(variables: Variables, width: int) -> bool:
     """Returns whether embeddings are scaled; the setting is a flag or the scale."""
-    scale = float(_shared_scalar(variables, "scale_embeddings", 1))
+    scale = _common(variables.scalar, variables.sides, "scale_embeddings", 1.0)
     if variables.kind(f"{variables.sides[0]}/scale_embeddings") == "f":
         scaled, unscaled = bool(np.isclose(scale, width**0.5)), scale == 1
     else:
@@ -154,25 +135,20 @@ def _scales_embeddings(variables: Variables, width: int) -> bool:
 
 def _attention_options(variables: Variables, width: int, num_heads: int) -> Config:
     first = variables.sides[0] + FIRST_ATTENTION
-    options = {"num_heads_kv": num_heads, "head_dim": width // num_heads}
-    for name, default in options.items():
-        options[name] = variables.scalar(first + name, default)
-        for attention in _attentions(variables):
-            value = variables.scalar(f"{attention}/{name}", default)
-            is_same = value == options[name] > 0
-            _require(name, value, is_same, "be the same in all layers, and positive")
-    queries, keys = (
-        heads * options["head_dim"] for heads in (num_heads, options["num_heads_kv"])
-    )
-    for attention in _attentions(variables):
+    attentions = _attentions(variables)
+    kv_heads = _common(variables.integer, attentions, "num_heads_kv", num_heads)
+    _require("num_heads_kv", kv_heads, kv_heads > 0, "be positive")
+    head_dim = _common(variables.integer, attentions, "head_dim", width // num_heads)
+    queries, keys = num_heads * head_dim, kv_heads * head_dim
+    for attention in attentions:
         inputs = [(queries + 2 * keys, width)]
         if not attention.endswith("self_attention"):
             inputs = [(queries, width), (2 * keys, width)]
         for i, shape in enumerate([*inputs, (width, queries)]):
             _check_shape(variables, f"{attention}/linear_{i}/weight", shape)
     return {
-        "num_key_value_heads": options["num_heads_kv"],
-        "key_dim": options["head_dim"],
+        "num_key_value_heads": kv_heads,
+        "key_dim": head_dim,
         "use_bias": first + "linear_0/bias" in variables,
     }
 
@@ -215,7 +191,7 @@ def _attentions(variables: Variables) -> list[str]:
 
 
 def _activation(variables: Variables) -> Callable[[Tensor], Tensor]:
-    number = _shared_scalar(variables, "activation", 0)
+    number = _shared_int(variables, "activation", 0)
     expected = f"be one of {', '.join(map(str, ACTIVATIONS))}"
     _require("activation", number, number in ACTIVATIONS, expected)
     return ACTIVATIONS[number]
@@ -224,73 +200,55 @@ def _activation(variables: Variables) -> Callable[[Tensor], Tensor]:
 def _positions(variables: Variables) -> tuple[PositionScheme, list[int]]:
     """Returns the scheme, and the length of the table of each side if it has one."""
     first = variables.sides[0]
+    layers = [f"{layer}/self_attention" for layer in _layers(variables)]
     if first + ROTARY_DIM in variables:
-        return _rotary_embedding(variables), []
+        return _rotary_embedding(variables, layers), []
     if first + RELATIVE_BIAS in variables:
-        return _relative_position_bias(variables), []
+        return _relative_position_bias(variables, layers), []
     if variables.name == DECODER_ONLY and variables.scalar(ALIBI, 0):
         return AlibiBias(), []
     tables = [position_table(variables, side) for side in variables.sides]
     lengths = list(map(len, tables))
-    scheme = _sinusoids(tables, True) or _sinusoids(tables, False)
-    return scheme or LearnedPositionalEncoding(max_length=max(lengths)), lengths
+    for interleaved in (True, False):
+        if all(are_sinusoids(table, interleaved) for table in tables):
+            return PositionalEncoding(interleaved=interleaved), lengths
+    return LearnedPositionalEncoding(max_length=max(lengths)), lengths
 
 
-def _rotary_embedding(variables: Variables) -> PositionScheme:
-    num_heads = _shared_scalar(variables, "num_heads")
-    width = variables.shape(TARGET)[-1] // num_heads
-    first = variables.sides[0] + FIRST_ATTENTION
-    base = variables.scalar(first + "rotary_base", 10000.0)
-    for layer in _layers(variables):
-        prefix = f"{layer}/self_attention/"
-        head_dim = variables.scalar(prefix + "head_dim", width)
-        dim = variables.scalar(prefix + "rotary_dim")
-        _require("rotary_dim", dim, dim in (0, head_dim), "equal `head_dim`")
-        interleaved = variables.scalar(prefix + "rotary_interleave", 1)
-        _require("rotary_interleave", interleaved, not interleaved, "be 0")
-        own_base = variables.scalar(prefix + "rotary_base", 10000.0)
-        is_same = own_base == base > 1
-        _require("rotary_base", own_base, is_same, "be the same in all layers")
+def _rotary_embedding(variables: Variables, layers: list[str]) -> PositionScheme:
+    width = variables.shape(TARGET)[-1] // _shared_int(variables, "num_heads")
+    head_dim = _common(variables.integer, layers, "head_dim", width)
+    dim = _common(variables.integer, layers, "rotary_dim")
+    _require("rotary_dim", dim, dim in (0, head_dim), "equal `head_dim`")
+    interleaved = _common(variables.integer, layers, "rotary_interleave", 1)
+    _require("rotary_interleave", interleaved, not interleaved, "be 0")
+    base = _common(variables.scalar, layers, "rotary_base", 10000.0)
+    _require("rotary_base", base, base > 1, "be above 1")
     return RotaryEmbedding(max_wavelength=base)
 
 
-def _relative_position_bias(variables: Variables) -> PositionScheme:
+def _relative_position_bias(variables: Variables, layers: list[str]) -> PositionScheme:
     first = variables.sides[0]
     bidirectional = first == "encoder"
     buckets = _matrix_size(variables, first + RELATIVE_BIAS, 0)
-    heads = _shared_scalar(variables, "num_heads")
-    distance = variables.scalar(first + MAX_DISTANCE, 128)
+    heads = _shared_int(variables, "num_heads")
+    name = "relative_attention_max_distance"
+    distance = _common(variables.integer, layers, name, 128)
     exact = buckets // (4 if bidirectional else 2)
     in_range = exact < distance < MAX_RELATIVE_DISTANCE
     expected = f"be between {exact} and {MAX_RELATIVE_DISTANCE}"
-    _require("relative_attention_max_distance", distance, in_range, expected)
-    for layer in _layers(variables):
-        prefix = f"{layer}/self_attention/relative_attention_"
+    _require(name, distance, in_range, expected)
+    for layer in layers:
         is_half = bidirectional and layer.startswith("decoder")
         rows = buckets // 2 if is_half else buckets
-        _check_shape(variables, prefix + "bias", (rows, heads))
-        own_distance = variables.scalar(prefix + "max_distance", 128)
-        _require(
-            "relative_attention_max_distance",
-            own_distance,
-            own_distance == distance,
-            "be the same in all layers",
-        )
+        _check_shape(variables, f"{layer}/relative_attention_bias", (rows, heads))
     return RelativePositionBias(
         buckets, max_distance=distance, bidirectional=bidirectional
     )
 
 
 def position_table(variables: Variables, side: str) -> np.ndarray:
-    """Returns the position encodings that a model adds to its embeddings.
-
-    Args:
-        variables: the variables of the model.
-        side: `"encoder"` or `"decoder"`.
-
-    Returns:
-        float32 array `(max_length, hidden_dim)`.
-    """
+    """Returns the position encodings of a side, float32 `(max_length, hidden_dim)`."""
     name = side + POSITION_TABLE
     if name in variables:
         return variables.weight(name)
@@ -307,17 +265,6 @@ def _default_table(hidden_dim: int) -> np.ndarray:
     rates = np.exp(np.arange(half) * -np.log(10000) / max(half - 1, 1))
     angles = np.arange(1, DEFAULT_MAX_LENGTH + 1)[:, None] * rates
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype("float32")
-
-
-def _sinusoids(tables: list[np.ndarray], interleaved: bool) -> PositionScheme | None:
-    """Returns the `PositionalEncoding` that computes the tables, or `None`."""
-    for table in tables:
-        layer = PositionalEncoding(interleaved=interleaved, dtype="float32")
-        computed = layer(np.zeros((1, *table.shape), "float32"))
-        computed = ops.convert_to_numpy(computed)[0]
-        if not np.allclose(computed, table, atol=TABLE_TOLERANCE):
-            return None
-    return PositionalEncoding(interleaved=interleaved)
 
 
 def _matrix_size(variables: Variables, name: str, axis: int) -> int:
@@ -344,12 +291,21 @@ def _check_shape(variables: Variables, name: str, expected: tuple[int, ...]) -> 
         )
 
 
-def _shared_scalar(variables: Variables, name: str, default: Any = None) -> Any:
-    """Returns a number that must be the same in the encoder and the decoder."""
-    values = [variables.scalar(f"{side}/{name}", default) for side in variables.sides]
-    expected = "be the same in encoder and decoder"
-    _require(name, tuple(values), len({*values}) == 1, expected)
-    return values[0]
+def _shared_int(variables: Variables, name: str, default: int | None = None) -> int:
+    """Returns a setting that must be the same in the encoder and the decoder."""
+    return _common(variables.integer, variables.sides, name, default)
+
+
+def _common(
+    read: Callable[[str, Number | None], Number],
+    parts: Iterable[str],
+    name: str,
+    default: Number | None = None,
+) -> Number:
+    """Returns a setting that must be the same in several parts of the model."""
+    values = {read(f"{part}/{name}", default) for part in parts}
+    _require(name, sorted(values), len(values) == 1, "be the same in all layers")
+    return values.pop()
 
 
 def _require(name: str, received: object, supported: bool, expected: str) -> None:

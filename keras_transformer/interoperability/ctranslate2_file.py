@@ -3,7 +3,6 @@
 import math
 import pathlib
 import struct
-from typing import Any
 
 import numpy as np
 
@@ -46,11 +45,7 @@ OLDER_NAMES = {
 class Variables:
     """The variables of a CTranslate2 model: weights and settings.
 
-    Args:
-        name: name of the specification, such as `"TransformerSpec"`.
-        version: version of the format.
-        arrays: stored arrays by name.
-        aliases: other names of variables, each with the name of the stored array.
+    `aliases` are further names of variables, each with the name of the stored array.
     """
 
     def __init__(
@@ -100,23 +95,25 @@ class Variables:
             {number for number in numbers if number.isascii() and number.isdigit()}
         )
 
-    def scalar(self, name: str, default: Any = None) -> Any:
-        """Returns a setting as a Python number.
+    def scalar(self, name: str, default: float | None = None) -> float:
+        """Returns a setting as a Python number, or `default` if it is not stored.
 
-        Args:
-            name: name of the setting.
-            default: value of a setting that is not stored.
-
-        Raises:
-            ValueError: if the setting is not stored and has no default, or is not a
-                scalar.
+        Raises `ValueError` without both, or if the setting is not a scalar.
         """
         if name not in self and default is not None:
             return default
         array = self._array(name)
         if array.size != 1:
             raise ValueError(f"{name!r} must be a number; it has shape {array.shape}.")
-        return array.reshape(()).item()
+        number: float = array.reshape(()).item()
+        return number
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """Returns a setting that is an int; see `scalar`."""
+        number = self.scalar(name, default)
+        if not float(number).is_integer():
+            raise ValueError(f"{name!r} must be an int; it is {number}.")
+        return int(number)
 
     def text(self, name: str, default: str) -> str:
         """Returns a setting that is a string, stored as an array of bytes."""
@@ -133,17 +130,7 @@ class Variables:
         return self._array(name).shape
 
     def weight(self, name: str) -> np.ndarray:
-        """Returns a weight as float32.
-
-        Weights in 8 or 16 bits are divided by their scales.
-
-        Args:
-            name: name of the variable.
-
-        Raises:
-            ValueError: if the variable is not stored, or its scales have an
-                unsupported shape.
-        """
+        """Returns a weight as float32, divided by its scale if it has one."""
         array = self._array(name)
         weight = array.astype("float32")
         scale = self.stored_name(name) + "_scale"
@@ -178,19 +165,10 @@ class Variables:
 
 
 def read_variables(path: pathlib.Path) -> Variables:
-    """Reads the variables of a model.
+    """Reads the variables of a model from its file `model.bin`.
 
     Variables and specifications of older versions of the format also get their current
     names.
-
-    Args:
-        path: the file `model.bin`.
-
-    Returns:
-        The `Variables`.
-
-    Raises:
-        ValueError: if the file is damaged, or has an unsupported version.
     """
     import ml_dtypes  # noqa: F401 (registers bfloat16 with NumPy)
 
@@ -223,14 +201,7 @@ def _add_current_names(variables: Variables) -> None:
 
 
 def older_config(variables: Variables) -> Config:
-    """Returns the settings that current versions store in `config.json`.
-
-    Args:
-        variables: variables of a model in an older version of the format.
-
-    Returns:
-        Settings by their names in `config.json`.
-    """
+    """Returns the settings that current versions store in `config.json`."""
     tokens = {
         name: variables.text(name, default)
         for name, default in {"bos_token": "<s>", "eos_token": "</s>"}.items()

@@ -4,14 +4,14 @@ import contextlib
 import pathlib
 from typing import NamedTuple
 
-from keras_transformer.interoperability.added_tokens import with_padding
+from keras_transformer.export.protocols import Tokenizers
 from keras_transformer.interoperability.ctranslate2_architecture import (
     OUTPUT,
     SOURCE,
     TARGET,
 )
 from keras_transformer.interoperability.ctranslate2_file import Variables
-from keras_transformer.interoperability.files import file_named
+from keras_transformer.interoperability.files import file_named, with_padding
 from keras_transformer.interoperability.gpt2 import END, byte_pair_tokenizer
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer, Tokenizer
 from keras_transformer.text.sentence_piece_tokenizer import load_pieces
@@ -26,18 +26,6 @@ MATRICES = {
     "vocabulary": (TARGET, OUTPUT),
 }
 PAD_TOKENS = ("<pad>", "<blank>", "[PAD]")
-
-
-class Tokenizers(NamedTuple):
-    """The tokenizers of an encoder-decoder model.
-
-    Attributes:
-        source_tokenizer: tokenizer of the sources.
-        target_tokenizer: tokenizer of the targets.
-    """
-
-    source_tokenizer: Tokenizer
-    target_tokenizer: Tokenizer
 
 
 class _Vocabularies(NamedTuple):
@@ -65,21 +53,9 @@ def encoder_decoder_vocabularies(
     variables: Variables,
     tokenizers: Tokenizers | None,
 ) -> Config:
-    """Reads the vocabularies of an encoder-decoder model.
+    """Returns the arguments of a `Seq2Seq` for its vocabularies and tokenizers.
 
-    Args:
-        folder: the folder.
-        config: the settings in `config.json`.
-        variables: the variables of the model.
-        tokenizers: the tokenizers. `None` = those in the folder, if they match.
-
-    Returns:
-        The arguments of a `Seq2Seq` for its tokenizers, the sizes of the vocabularies
-        and the special tokens.
-
-    Raises:
-        FileNotFoundError: if a vocabulary is missing.
-        ValueError: if a vocabulary or a tokenizer does not match the model.
+    Without `tokenizers`, it has those in the folder, if they match.
     """
     vocabularies = _read_vocabularies(folder, config, variables)
     if tokenizers is None:
@@ -89,7 +65,10 @@ def encoder_decoder_vocabularies(
             "`source_tokenizer` and `target_tokenizer` must have the special tokens of "
             f"the model, {vocabularies.special_ids}; received tokenizers with others."
         )
-    own = {} if tokenizers is None else tokenizers._asdict()
+    if tokenizers is None:
+        return vocabularies.arguments()
+    source, target = tokenizers
+    own = {"source_tokenizer": source, "target_tokenizer": target}
     return {**vocabularies.arguments(), **own}
 
 
@@ -99,21 +78,9 @@ def decoder_only_vocabulary(
     variables: Variables,
     tokenizer: Tokenizer | None,
 ) -> Config:
-    """Reads the vocabulary of a decoder-only model.
+    """Returns the arguments of a `CausalLM` for its vocabulary and tokenizer.
 
-    Args:
-        folder: the folder.
-        config: the settings in `config.json`.
-        variables: the variables of the model.
-        tokenizer: the tokenizer. `None` = that in the folder, if it matches.
-
-    Returns:
-        The arguments of a `CausalLM` for its tokenizer, the size of the vocabulary and
-        the special tokens.
-
-    Raises:
-        FileNotFoundError: if the vocabulary is missing.
-        ValueError: if the vocabulary or the tokenizer does not match the model.
+    Without `tokenizer`, it has the one in the folder, if it matches.
     """
     tokens = _vocabulary(folder, "vocabulary", variables)
     if tokens is None:

@@ -5,10 +5,6 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from keras_transformer.interoperability.added_tokens import (
-    LOGIT_OF_ADDED_TOKENS,
-    padded_rows,
-)
 from keras_transformer.interoperability.ctranslate2_architecture import (
     BIAS,
     OUTPUT,
@@ -17,6 +13,10 @@ from keras_transformer.interoperability.ctranslate2_architecture import (
     position_table,
 )
 from keras_transformer.interoperability.ctranslate2_file import Variables
+from keras_transformer.interoperability.tensors import (
+    LOGIT_OF_ADDED_TOKENS,
+    padded_rows,
+)
 from keras_transformer.layers import (
     DecoderBlock,
     DecoderStack,
@@ -32,16 +32,9 @@ from keras_transformer.models import CausalLM, Seq2Seq
 
 
 def assign(model: Seq2Seq | CausalLM, variables: Variables) -> None:
-    """Sets all weights of a model.
+    """Sets all weights of a model that has the architecture of the variables.
 
-    Args:
-        model: a `Seq2Seq` with the arguments of `seq2seq_arguments`, or a `CausalLM`
-            with those of `causal_lm_arguments`. Its vocabularies may have more tokens
-            than those of the variables. The model never chooses these tokens.
-        variables: the variables of the CTranslate2 model.
-
-    Raises:
-        ValueError: if a variable is missing, or has another shape.
+    It may have more tokens than the variables. It never chooses them.
     """
     target = padded_rows(variables.weight(TARGET), model.target_vocabulary_size)
     _assign(model.target_embedding.embeddings, target)

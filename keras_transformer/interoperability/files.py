@@ -1,4 +1,4 @@
-"""Finds the folder of a checkpoint and reads its vocabularies."""
+"""Finds the folder of a checkpoint, reads its settings and its vocabularies."""
 
 import contextlib
 import os
@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from keras_transformer.export.protocols import UNUSED_TOKEN
+from keras_transformer.types import Config
 from keras_transformer_runtime import hub
 from keras_transformer_runtime.files import checked_file, read_json
 
@@ -20,22 +21,9 @@ def find_folder(
     revision: str | None = None,
     fallbacks: Mapping[str, Sequence[str]] | None = None,
 ) -> pathlib.Path:
-    """Returns a local folder, or downloads one from the Hugging Face Hub.
+    """Returns a local folder, or downloads files from the Hugging Face Hub.
 
-    Args:
-        folder: a folder, or the name of a repository, `"owner/name"`.
-        files: names of the files to download.
-        revision: branch, tag or commit of the repository. `None` = its main branch.
-        fallbacks: further files; see `hub.download`.
-
-    Returns:
-        Path of the folder.
-
-    Raises:
-        FileNotFoundError: if `folder` is neither a folder nor the name of a
-            repository.
-        ModuleNotFoundError: if the folder does not exist, and the package
-            `huggingface_hub` is missing.
+    `fallbacks` are further files; see `hub.download`.
     """
     path = pathlib.Path(folder)
     if path.is_dir():
@@ -48,16 +36,16 @@ def find_folder(
     return hub.download(str(folder), files, needed_for, revision, fallbacks)
 
 
+def in_config(config: Config, *names: str) -> Config:
+    """Returns settings by the names that they have in the errors of checks."""
+    return {f"{name} in config.json": config[name] for name in names}
+
+
 @contextlib.contextmanager
 def file_named(path: pathlib.Path, kind: str) -> Iterator[None]:
-    """Converts the errors of a damaged file, which can be almost any, to one error.
+    """Converts the errors of a damaged file, which can be almost any, to `ValueError`.
 
-    Args:
-        path: the file that is read within the context.
-        kind: what the file must be.
-
-    Raises:
-        ValueError: in place of another error, except those of the operating system.
+    `kind` is what the file must be. Errors of the operating system stay as they are.
     """
     try:
         yield
@@ -70,20 +58,10 @@ def file_named(path: pathlib.Path, kind: str) -> Iterator[None]:
 
 
 def read_vocabulary(folder: pathlib.Path, name: str, size: int) -> list[str]:
-    """Reads a JSON file of tokens and their ids.
+    """Reads a JSON file of tokens and their ids, which must be below `size`.
 
-    Args:
-        folder: the folder.
-        name: name of the file.
-        size: number of rows of the embedding. All ids must be smaller.
-
-    Returns:
-        The tokens in the order of their ids. An id without a token gets the token
-        `"<unused id>"`.
-
-    Raises:
-        FileNotFoundError: if the file is missing.
-        ValueError: if an id is not an int, is out of range, or belongs to two tokens.
+    Returns the tokens in the order of their ids, and `"<unused id>"` for an id without
+    one.
     """
     tokens: dict[int, str] = {}
     for token, token_id in read_json(checked_file(folder / name)).items():
@@ -95,3 +73,13 @@ def read_vocabulary(folder: pathlib.Path, name: str, size: int) -> list[str]:
         tokens[token_id] = token
     count = max(tokens, default=-1) + 1
     return [tokens.get(i, UNUSED_TOKEN.format(i)) for i in range(count)]
+
+
+def with_padding(tokens: Sequence[str], pad_token_id: int) -> list[str]:
+    """Adds `<pad>` to a vocabulary, and `"<unused id>"` for other new ids.
+
+    A token of the name `<pad>` is renamed.
+    """
+    renamed = ["<own pad>" if token == "<pad>" else token for token in tokens]
+    unused = map(UNUSED_TOKEN.format, range(len(tokens), pad_token_id))
+    return [*renamed, *unused, "<pad>"]

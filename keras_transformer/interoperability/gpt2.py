@@ -2,18 +2,28 @@
 
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import keras
 import numpy as np
 
-from keras_transformer.interoperability.files import file_named, find_folder
-from keras_transformer.interoperability.tensors import Tensors, open_safetensors
+from keras_transformer.interoperability.files import file_named, find_folder, in_config
+from keras_transformer.interoperability.tensors import (
+    Tensors,
+    open_safetensors,
+    padded_rows,
+)
 from keras_transformer.layers import DecoderBlock, LearnedPositionalEncoding
 from keras_transformer.models import CausalLM
 from keras_transformer.text import KerasHubTokenizer
 from keras_transformer.types import Config
+from keras_transformer_runtime.arguments import (
+    check_ints,
+    check_numbers,
+    check_one_of,
+    check_rates,
+)
 from keras_transformer_runtime.files import checked_file, read_file, read_json
 
 FILES = ("config.json", "model.safetensors", "vocab.json", "merges.txt")
@@ -38,6 +48,7 @@ DEFAULTS: Config = {
     "bos_token_id": 50256,
     "eos_token_id": 50256,
 }
+SIZES = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
 ACTIVATIONS = {
     "gelu_new": "gelu_new",
     "gelu_pytorch_tanh": "gelu_new",
@@ -103,48 +114,28 @@ def load_gpt2(folder: str | os.PathLike, revision: str | None = None) -> CausalL
 def _complete(config: Config) -> Config:
     """Returns the settings, after checking those that the model depends on."""
     config = {name: config.get(name, value) for name, value in DEFAULTS.items()}
-    _require(config, "model_type", "'gpt2'", lambda name: name == "gpt2")
-    for name in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head"):
-        _require(config, name, "a positive int below 2**31", _is_size)
+    check_one_of(["gpt2"], **in_config(config, "model_type"))
+    check_ints(1, **in_config(config, *SIZES))
     config["n_inner"] = config["n_inner"] or 4 * config["n_embd"]
-    _require(config, "n_inner", "a positive int below 2**31", _is_size)
-    _require(
-        config,
-        "layer_norm_epsilon",
-        "a number in (0, 1)",
-        lambda x: type(x) is float and 0 < x < 1,
+    check_ints(1, **in_config(config, "n_inner"))
+    check_numbers(above=0, below=1, **in_config(config, "layer_norm_epsilon"))
+    check_rates(**in_config(config, "resid_pdrop", "embd_pdrop", "attn_pdrop"))
+    check_one_of(ACTIVATIONS, **in_config(config, "activation_function"))
+    check_one_of(
+        [True], **in_config(config, "scale_attn_weights", "tie_word_embeddings")
     )
-    for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
-        _require(
-            config, name, "in [0, 1)", lambda x: type(x) in (int, float) and 0 <= x < 1
-        )
-    known = f"one of {', '.join(map(repr, ACTIVATIONS))}"
-    _require(config, "activation_function", known, lambda name: name in [*ACTIVATIONS])
-    for name in ("scale_attn_weights", "tie_word_embeddings"):
-        _require(config, name, "true", bool)
-    for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
-        _require(config, name, "false", lambda value: not value)
-    heads, size = config["n_head"], config["vocab_size"]
-    _require(config, "n_embd", f"divisible by {heads}", lambda n: n % heads == 0)
-    for name in ("bos_token_id", "eos_token_id"):
-        _require(
-            config, name, f"below {size}", lambda n: type(n) is int and 0 <= n < size
+    absent = ("scale_attn_by_inverse_layer_idx", "add_cross_attention")
+    check_one_of([False], **in_config(config, *absent))
+    token_ids = in_config(config, "bos_token_id", "eos_token_id")
+    check_ints(0, **token_ids)
+    check_numbers(below=config["vocab_size"], **token_ids)
+    width, heads = config["n_embd"], config["n_head"]
+    if width % heads:
+        raise ValueError(
+            f"`n_embd` in config.json must be divisible by {heads}, `n_head`; received "
+            f"`n_embd={width}`."
         )
     return config
-
-
-def _is_size(value: object) -> bool:
-    return type(value) is int and 0 < value < 2**31
-
-
-def _require(
-    config: Config, name: str, expected: str, is_valid: Callable[[Any], object]
-) -> None:
-    if not is_valid(config[name]):
-        raise ValueError(
-            f"`{name}` in config.json must be {expected}; received "
-            f"`{name}={config[name]!r}`."
-        )
 
 
 def _tokenizer(folder: pathlib.Path, config: Config) -> KerasHubTokenizer | None:
@@ -172,16 +163,7 @@ def _tokenizer(folder: pathlib.Path, config: Config) -> KerasHubTokenizer | None
 def byte_pair_tokenizer(
     folder: pathlib.Path, vocabulary: Mapping[str, int]
 ) -> KerasHubTokenizer:
-    """Creates the tokenizer of GPT-2 with the pairs in `merges.txt`.
-
-    Args:
-        folder: the folder of the file.
-        vocabulary: the tokens and their ids.
-
-    Raises:
-        FileNotFoundError: if the file is missing.
-        ValueError: if it is damaged, or does not suit the vocabulary.
-    """
+    """Creates the tokenizer of GPT-2 with the pairs in `merges.txt`."""
     path = checked_file(folder / "merges.txt")
     with file_named(path, "pairs of tokens of vocab.json, a pair per line"):
         lines = read_file(path).decode("utf-8").split("\n")
@@ -262,12 +244,8 @@ def _block_weights(prefix: str, block: DecoderBlock, width: int) -> Iterator[_We
     inner = network.intermediate_dim
     yield from _norm_weights(f"{prefix}ln_1", block.self_attention_residual.norm, width)
     yield from _norm_weights(f"{prefix}ln_2", block.feed_forward_residual.norm, width)
-    inputs: list[Any] = [
-        attention.query_dense,
-        attention.key_dense,
-        attention.value_dense,
-    ]
-    layers: dict[str, tuple[list[Any], int, int]] = {
+    inputs = [attention.query_dense, attention.key_dense, attention.value_dense]
+    layers: dict[str, tuple[Sequence[keras.layers.Layer], int, int]] = {
         "attn.c_attn": (inputs, width, 3 * width),
         "attn.c_proj": ([attention.output_dense], width, width),
         "mlp.c_fc": ([network.intermediate_dense], width, inner),
@@ -279,7 +257,11 @@ def _block_weights(prefix: str, block: DecoderBlock, width: int) -> Iterator[_We
         yield _Weight(f"{prefix}{name}.bias", (columns,), biases)
 
 
-def _norm_weights(name: str, norm: Any, width: int) -> Iterator[_Weight]:
+def _norm_weights(
+    name: str, norm: keras.layers.Layer | None, width: int
+) -> Iterator[_Weight]:
+    if norm is None:
+        return
     yield _Weight(f"{name}.weight", (width,), [norm.gamma])
     yield _Weight(f"{name}.bias", (width,), [norm.beta])
 
@@ -295,8 +277,7 @@ def _assign(model: CausalLM, config: Config, tensors: Tensors) -> None:
                 f"'lm_head.weight' in {tensors.path.name} must equal 'wte.weight', as "
                 "`tie_word_embeddings` in config.json ties them; their values differ."
             )
-    missing = model.vocabulary_size - size
-    rows = np.concatenate([embeddings, np.zeros((missing, width), "float32")])
+    rows = padded_rows(embeddings, model.vocabulary_size)
     model.target_embedding.embeddings.assign(rows)
     bias = np.zeros(model.vocabulary_size, "float32")
     bias[size:] = NO_LOGIT

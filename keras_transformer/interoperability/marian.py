@@ -5,7 +5,6 @@ import os
 import pathlib
 
 import numpy as np
-from keras import ops
 
 from keras_transformer.backend.pytorch_file import read_pytorch_file
 from keras_transformer.export.marian_format import (
@@ -30,15 +29,16 @@ from keras_transformer.interoperability.marian_config import (
 )
 from keras_transformer.interoperability.marian_npz import (
     DECODER_FILE,
+    count_layers,
     read_own_files,
 )
 from keras_transformer.interoperability.marian_vocabulary import marian_tokenizer
 from keras_transformer.interoperability.tensors import (
     PyTorchTensors,
     Tensors,
+    are_sinusoids,
     open_safetensors,
 )
-from keras_transformer.layers import PositionalEncoding
 from keras_transformer.models import Seq2Seq
 from keras_transformer.text import MarianTokenizer
 from keras_transformer.types import Config
@@ -57,8 +57,6 @@ FILES = (
 POSITION_TABLES = tuple(
     f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")
 )
-# Greater than the rounding error of half precision.
-TABLE_TOLERANCE = 5e-3
 
 
 def load_marian(folder: str | os.PathLike, revision: str | None = None) -> Seq2Seq:
@@ -198,8 +196,7 @@ def _check_sizes(config: Config, tensors: Tensors) -> None:
     width = config["d_model"]
     for side in ("encoder", "decoder"):
         prefix = f"model.{side}.layers."
-        layers = [name for name in tensors.names if name.startswith(prefix)]
-        count = len({name[len(prefix) :].partition(".")[0] for name in layers})
+        count = count_layers(tensors.names, side)
         for number in range(max(count, 1)):
             query, first = f"{number}.self_attn.q_proj.weight", f"{number}.fc1.weight"
             tensors.find((prefix + query,), (width, width))
@@ -219,16 +216,13 @@ def _check_position_tables(config: Config, tensors: Tensors) -> None:
     """Raises `ValueError` if stored tables of positions are not the sinusoids."""
     shape = (config["max_position_embeddings"], config["d_model"])
     for name in POSITION_TABLES:
-        if name in tensors.names:
-            table = tensors.read((name,), shape)
-            zeros = np.zeros((1, *shape), "float32")
-            sinusoids = PositionalEncoding(interleaved=False, dtype="float32")(zeros)
-            sinusoids = ops.convert_to_numpy(sinusoids)[0]
-            if not np.allclose(table, sinusoids, atol=TABLE_TOLERANCE):
-                raise ValueError(
-                    f"{name!r} in {tensors.path.name} must hold sinusoids, as in all "
-                    "models of Marian; its values differ from them."
-                )
+        if name not in tensors.names:
+            continue
+        if not are_sinusoids(tensors.read((name,), shape), interleaved=False):
+            raise ValueError(
+                f"{name!r} in {tensors.path.name} must hold sinusoids, as in all "
+                "models of Marian; its values differ from them."
+            )
 
 
 def _tokenizers(folder: pathlib.Path, config: Config) -> dict[str, MarianTokenizer]:

@@ -1,15 +1,19 @@
 """Reads `config.json` of a Marian model: the arguments of a `Seq2Seq`."""
 
-from collections.abc import Callable
-from typing import Any
-
 from keras_transformer.export.marian_format import (
     ACTIVATIONS,
     DEFAULT_SETTINGS,
     LAYER_NORM_EPSILON,
 )
+from keras_transformer.interoperability.files import in_config
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.types import Config
+from keras_transformer_runtime.arguments import (
+    check_ints,
+    check_numbers,
+    check_one_of,
+    check_rates,
+)
 
 SIZES = (
     "vocab_size",
@@ -24,54 +28,41 @@ SIZES = (
 
 
 def complete_config(config: Config) -> Config:
-    """Checks the content of `config.json` and adds the defaults.
-
-    Args:
-        config: content of the file.
-
-    Returns:
-        The settings of `DEFAULT_SETTINGS`, without the others.
-
-    Raises:
-        ValueError: if the settings do not describe an encoder-decoder of Marian, or a
-            value is out of range.
-    """
+    """Checks the settings of `config.json`, and adds the defaults."""
     defaults = DEFAULT_SETTINGS.items()
     config = {name: config.get(name, default) for name, default in defaults}
     shared = config["share_encoder_decoder_embeddings"]
     if shared or config["decoder_vocab_size"] is None:
         config["decoder_vocab_size"] = config["vocab_size"]
-    _require(config, "model_type", "'marian'", lambda name: name == "marian")
-    _require(config, "is_encoder_decoder", "true", bool)
-    for name in ("add_final_layer_norm", "normalize_before", "normalize_embedding"):
-        _require(config, name, "false, for post-norm", lambda value: not value)
-    for name in SIZES:
-        _require(config, name, "a positive int below 2**31", _is_size)
-    for name in ("activation_dropout", "attention_dropout", "dropout"):
-        _require(config, name, "a number in [0, 1)", _is_rate)
-    expected = f"one of {', '.join(map(repr, ACTIVATIONS))}"
-    _require(config, "activation_function", expected, _is_known_activation)
+    remedy = "Choose a model that transformers' `MarianMTModel` computes."
+    check_one_of(["marian"], remedy=remedy, **in_config(config, "model_type"))
+    check_one_of([True], remedy=remedy, **in_config(config, "is_encoder_decoder"))
+    pre_norm = ("add_final_layer_norm", "normalize_before", "normalize_embedding")
+    check_one_of([False], remedy=remedy, **in_config(config, *pre_norm))
+    check_ints(1, remedy=remedy, **in_config(config, *SIZES))
+    check_numbers(below=2**31, **in_config(config, "max_position_embeddings"))
+    check_rates(
+        **in_config(config, "activation_dropout", "attention_dropout", "dropout")
+    )
+    check_one_of(ACTIVATIONS, remedy=remedy, **in_config(config, "activation_function"))
     for name in ("attention_heads", "ffn_dim"):
         same = config[f"encoder_{name}"]
-        _require(config, f"decoder_{name}", f"{same}, as in the encoder", same.__eq__)
-    heads = config["encoder_attention_heads"]
-    expected = f"divisible by {heads}, `encoder_attention_heads`"
-    _require(config, "d_model", expected, lambda width: width % heads == 0)
-    pad = config["pad_token_id"]
-    expected = f"the `pad_token_id`, {pad}, which is the start token of Marian"
-    _require(config, "decoder_start_token_id", expected, lambda start: start == pad)
+        remedy = f"It must equal `encoder_{name}`."
+        check_one_of([same], remedy=remedy, **in_config(config, f"decoder_{name}"))
+    remedy = "It must equal `pad_token_id`: outputs of Marian start with padding."
+    start = in_config(config, "decoder_start_token_id")
+    check_one_of([config["pad_token_id"]], remedy=remedy, **start)
+    width, heads = config["d_model"], config["encoder_attention_heads"]
+    if width % heads:
+        raise ValueError(
+            f"`d_model` in config.json must be divisible by {heads}, "
+            f"`encoder_attention_heads`; received `d_model={width}`."
+        )
     return config
 
 
 def seq2seq_arguments(config: Config) -> Config:
-    """Converts the settings to the arguments of a `Seq2Seq`.
-
-    Args:
-        config: settings from `complete_config`.
-
-    Returns:
-        Keyword arguments, without the tokenizers.
-    """
+    """Converts settings to the arguments of a `Seq2Seq`, without the tokenizers."""
     sizes = {
         "source_vocabulary_size": config["vocab_size"],
         "target_vocabulary_size": config["decoder_vocab_size"],
@@ -101,29 +92,3 @@ def seq2seq_arguments(config: Config) -> Config:
         "max_source_length": max_length,
         "max_target_length": max_length,
     }
-
-
-def _require(
-    config: Config, name: str, expected: str, is_valid: Callable[[Any], object]
-) -> None:
-    """Raises `ValueError` unless `is_valid` returns `True` for a setting."""
-    if is_valid(config[name]) is not True:
-        raise ValueError(
-            f"`{name}` in config.json must be {expected}; received "
-            f"`{name}={config[name]!r}`. Only models that transformers' "
-            "`MarianMTModel` computes are supported."
-        )
-
-
-def _is_size(value: object) -> bool:
-    return type(value) is int and 0 < value < 2**31
-
-
-def _is_rate(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return 0 <= value < 1
-
-
-def _is_known_activation(value: object) -> bool:
-    return isinstance(value, str) and value in ACTIVATIONS

@@ -4,7 +4,8 @@ import math
 import pathlib
 import re
 import zipfile
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,20 +18,20 @@ from keras_transformer.export.marian_format import (
     SOURCE,
     TARGET,
 )
-from keras_transformer.interoperability.added_tokens import (
-    LOGIT_OF_ADDED_TOKENS,
-    padded_rows,
-    with_padding,
-)
-from keras_transformer.interoperability.files import file_named
+from keras_transformer.interoperability.files import file_named, with_padding
 from keras_transformer.interoperability.marian_vocabulary import (
     marian_tokenizer,
     read_vocabulary_file,
 )
-from keras_transformer.interoperability.tensors import ArrayTensors
+from keras_transformer.interoperability.tensors import (
+    LOGIT_OF_ADDED_TOKENS,
+    ArrayTensors,
+    padded_rows,
+)
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.text import MarianTokenizer
 from keras_transformer.types import Config
+from keras_transformer_runtime.arguments import check_ints, check_one_of
 from keras_transformer_runtime.files import (
     check_zip_members,
     checked_file,
@@ -41,7 +42,7 @@ from keras_transformer_runtime.packages import require_extra
 DECODER_FILE = "decoder.yml"
 SETTINGS = "special:model.yml"
 # Options of Marian whose other values this library does not support, with defaults.
-OPTIONS: dict[str, tuple[Any, ...]] = {
+OPTIONS: dict[str, tuple[object, ...]] = {
     "type": ("transformer",),
     "transformer-decoder-autoreg": ("self-attention",),
     "transformer-no-projection": (False,),
@@ -102,33 +103,15 @@ WITH_ROWS = {"Wemb", "encoder_Wemb", "decoder_Wemb", "decoder_ff_logit_out_Wt"}
 
 
 class OwnFiles(NamedTuple):
-    """The content of a folder.
+    """The content of a folder."""
 
-    Attributes:
-        arguments: the arguments of a `Seq2Seq`.
-        sizes: sizes of the model by their names in `config.json`.
-        tensors: the weights, under the names of transformers, with padding.
-    """
-
-    arguments: Config
-    sizes: Config
-    tensors: ArrayTensors
+    arguments: Config  # Of a `Seq2Seq`.
+    sizes: Config  # Of the model, by their names in `config.json`.
+    tensors: ArrayTensors  # By their names in transformers, with padding.
 
 
 def read_own_files(folder: pathlib.Path) -> OwnFiles:
-    """Reads a folder with Marian's own files.
-
-    Args:
-        folder: the folder.
-
-    Returns:
-        The content.
-
-    Raises:
-        FileNotFoundError: if a file is missing.
-        ValueError: if a file is damaged, or the model has a part that this library does
-            not support.
-    """
+    """Reads a folder with Marian's own files."""
     path = folder / DECODER_FILE
     decoder = _read_yaml(read_file(path), str(path))
     models, vocabularies = (
@@ -245,29 +228,21 @@ def _settings(arrays: dict[str, np.ndarray], path: pathlib.Path) -> bytes:
 
 def _check_options(settings: Config, path: pathlib.Path) -> bool:
     """Raises `ValueError` for an unsupported option; returns whether it is pre-norm."""
+    remedy = f"This library does not support other settings, as those of {path.name}."
 
-    def require(name: str, value: object, supported: bool, expected: str) -> None:
-        if not supported:
-            raise ValueError(
-                f"`{name}` in the settings of {path.name} must be {expected}; received "
-                f"`{name}={value!r:.80}`, which this library does not support."
-            )
+    def option(name: str, default: object = None) -> Config:
+        return {name: settings.get(name, default)}
 
     for name, supported in OPTIONS.items():
-        value = settings.get(name, supported[0])
-        same = any(type(value) is type(one) and value == one for one in supported)
-        require(name, value, same, " or ".join(map(repr, supported)))
+        check_one_of(supported, remedy=remedy, **option(name, supported[0]))
     names = ("preprocess", "postprocess", "postprocess-top")
     found = tuple(settings.get(f"transformer-{name}", "") for name in names)
-    expected = " or ".join(map(repr, NORMALIZATION))
-    known = found in list(NORMALIZATION)
-    require("transformer-preprocess, -postprocess, -top", found, known, expected)
-    heads = settings.get("transformer-heads")
-    require("transformer-heads", heads, type(heads) is int and heads > 0, "positive")
-    activation = settings.get("transformer-ffn-activation", "swish")
+    steps: Config = {"transformer-preprocess, -postprocess and -postprocess-top": found}
+    check_one_of(NORMALIZATION, remedy=remedy, **steps)
+    check_ints(1, remedy=remedy, **option("transformer-heads"))
     # Marian's gelu is an approximation, x * sigmoid(1.702 x).
-    known = activation in ("relu", "swish")
-    require("transformer-ffn-activation", activation, known, "'relu' or 'swish'")
+    activation = option("transformer-ffn-activation", "swish")
+    check_one_of(("relu", "swish"), remedy=remedy, **activation)
     return NORMALIZATION[found]
 
 
@@ -310,7 +285,7 @@ def _check_depths(
     settings: Config, tensors: dict[str, np.ndarray], path: pathlib.Path
 ) -> None:
     for side, name in {"encoder": "enc-depth", "decoder": "dec-depth"}.items():
-        count = _count_layers(tensors, side)
+        count = count_layers(tensors, side)
         if settings.get(name) != count:
             raise ValueError(
                 f"`{name}` in the settings of {path.name} must be {count}, the number "
@@ -318,9 +293,10 @@ def _check_depths(
             )
 
 
-def _count_layers(tensors: dict[str, np.ndarray], side: str) -> int:
+def count_layers(names: Iterable[str], side: str) -> int:
+    """Counts the layers of a side by the names of their tensors."""
     prefix = f"model.{side}.layers."
-    numbers = (name[len(prefix) :].split(".")[0] for name in tensors if prefix in name)
+    numbers = (name[len(prefix) :].split(".")[0] for name in names if prefix in name)
     return len(set(numbers))
 
 
@@ -364,8 +340,8 @@ def _sizes(tensors: dict[str, np.ndarray], path: pathlib.Path, size: int) -> Con
     return {
         "d_model": _matrix(tensors, path, SOURCE, SHARED).shape[1],
         "encoder_ffn_dim": len(_matrix(tensors, path, first)),
-        "encoder_layers": _count_layers(tensors, "encoder"),
-        "decoder_layers": _count_layers(tensors, "decoder"),
+        "encoder_layers": count_layers(tensors, "encoder"),
+        "decoder_layers": count_layers(tensors, "decoder"),
         "vocab_size": size,
         "decoder_vocab_size": size,
     }

@@ -31,35 +31,17 @@ ESCAPE = re.compile(
 
 
 def marian_tokenizer(path: pathlib.Path, tokens: Sequence[str]) -> MarianTokenizer:
-    """Reads a SentencePiece model and gives it a vocabulary.
-
-    Args:
-        path: the file of the model.
-        tokens: the vocabulary.
-
-    Raises:
-        ValueError: if the file is damaged, or does not suit the vocabulary.
-    """
+    """Reads a SentencePiece model and gives it a vocabulary."""
     with file_named(path, "a SentencePiece model that suits the vocabulary"):
         return MarianTokenizer(read_file(path), tokens)
 
 
 def read_vocabulary_file(path: pathlib.Path) -> list[str]:
-    """Reads a file of lines `token: id`, as Marian writes it.
+    """Reads the tokens of a file of lines `token: id`, as Marian writes it.
 
     Unlike other YAML files, every token is a string, including `true`, `~` and `12`. A
     YAML parser would also reject some characters of tokens. Long tokens have two lines,
     `? token` and `: id`.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The tokens in the order of their ids.
-
-    Raises:
-        ValueError: if the file is not UTF-8, a line has another form, a token repeats,
-            or the ids are not 0, 1, 2 and so on.
     """
     try:
         lines = read_file(path).decode("utf-8").split("\n")

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint by name, for any format of the file."""
+"""Tensors of a checkpoint by name, for any format of the file, and what they hold."""
 
 import contextlib
 import pathlib
@@ -7,13 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from keras import ops
 
+from keras_transformer.layers import PositionalEncoding
 from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
     from safetensors import safe_open
 
 FLOATS = ("BF16", "F16", "F32", "F64", "bfloat16", "float16", "float32", "float64")
+# Logit of tokens that the stored model does not have. Their probability is 0 in
+# float32. A much smaller logit would dominate a loss with label smoothing, which
+# includes the logits of all tokens.
+LOGIT_OF_ADDED_TOKENS = -100.0
+# Greater than the rounding error of sinusoids in half precision.
+TABLE_TOLERANCE = 5e-3
 
 
 class TensorInfo(NamedTuple):
@@ -24,12 +32,7 @@ class TensorInfo(NamedTuple):
 
 
 class Tensors(ABC):
-    """The tensors of a file.
-
-    Args:
-        path: path of the file, for error messages.
-        names: names of the tensors.
-    """
+    """The tensors of a file, whose path is for error messages."""
 
     def __init__(self, path: pathlib.Path, names: set[str]):
         self.path = path
@@ -48,15 +51,9 @@ class Tensors(ABC):
         return np.asarray(self.array(self.find(names, shape))).astype("float32")
 
     def find(self, names: Sequence[str], shape: tuple[int, ...]) -> str:
-        """Returns the first of `names` that exists, after checking its shape.
+        """Returns the first of `names` that exists.
 
-        Args:
-            names: possible names of the tensor.
-            shape: expected shape.
-
-        Raises:
-            ValueError: if no name exists, or the tensor has another shape or does not
-                hold floats.
+        Raises `ValueError` if there is none, or it has another shape or no floats.
         """
         name = next((name for name in names if name in self.names), None)
         if name is None:
@@ -75,12 +72,7 @@ class Tensors(ABC):
 
 
 class ArrayTensors(Tensors):
-    """Tensors that have been read.
-
-    Args:
-        path: path of the file.
-        arrays: the tensors by name.
-    """
+    """Tensors that have been read."""
 
     def __init__(self, path: pathlib.Path, arrays: Mapping[str, np.ndarray]):
         super().__init__(path, set(arrays))
@@ -95,12 +87,7 @@ class ArrayTensors(Tensors):
 
 
 class PyTorchTensors(Tensors):
-    """The tensors of a file of PyTorch, each converted to float32 when it is read.
-
-    Args:
-        path: path of the file.
-        tensors: tensors of PyTorch by name.
-    """
+    """The tensors of a file of PyTorch, each converted to float32 when it is read."""
 
     def __init__(self, path: pathlib.Path, tensors: Mapping[str, Any]):
         super().__init__(path, set(tensors))
@@ -116,12 +103,7 @@ class PyTorchTensors(Tensors):
 
 
 class SafeTensors(Tensors):
-    """The tensors of a safetensors file, read one at a time.
-
-    Args:
-        path: path of the file.
-        file: the file, opened by `safetensors.safe_open`.
-    """
+    """The tensors of a safetensors file, read one at a time."""
 
     def __init__(self, path: pathlib.Path, file: "safe_open"):
         super().__init__(path, set(file.keys()))
@@ -137,17 +119,7 @@ class SafeTensors(Tensors):
 
 @contextlib.contextmanager
 def open_safetensors(path: pathlib.Path) -> Iterator[SafeTensors]:
-    """Opens a safetensors file.
-
-    Args:
-        path: the file.
-
-    Yields:
-        The tensors of the file.
-
-    Raises:
-        ValueError: if the file is damaged.
-    """
+    """Opens a safetensors file, or raises `ValueError` if it is damaged."""
     require_extra("hub", f"{path}")
     import ml_dtypes  # noqa: F401 (registers bfloat16 with NumPy)
     import safetensors
@@ -161,3 +133,15 @@ def open_safetensors(path: pathlib.Path) -> Iterator[SafeTensors]:
         ) from error
     with file:
         yield SafeTensors(path, file)
+
+
+def padded_rows(weight: np.ndarray, count: int) -> np.ndarray:
+    """Returns a matrix with rows of zeros for the tokens that it does not have."""
+    return np.pad(weight, ((0, count - len(weight)), (0, 0)))
+
+
+def are_sinusoids(table: np.ndarray, interleaved: bool) -> bool:
+    """Returns whether `PositionalEncoding` computes a table `(length, hidden_dim)`."""
+    layer = PositionalEncoding(interleaved=interleaved, dtype="float32")
+    computed = layer(np.zeros((1, *table.shape), "float32"))[0]
+    return np.allclose(ops.convert_to_numpy(computed), table, atol=TABLE_TOLERANCE)

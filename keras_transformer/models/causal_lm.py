@@ -27,10 +27,12 @@ from keras_transformer.layers import (
     PositionScheme,
     padding_mask,
 )
+from keras_transformer.layers.activations import Activation
 from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.attention.key_values import KeyValues
 from keras_transformer.layers.masking import align_rows, restore_order
 from keras_transformer.layers.positions.scheme import keep_untracked
+from keras_transformer.layers.sub_layers import Initializer
 from keras_transformer.models.beam_history import add_newest
 from keras_transformer.models.transformer_model import OutputState, TransformerModel
 from keras_transformer.models.vocabularies import (
@@ -41,9 +43,7 @@ from keras_transformer.models.vocabularies import (
     find_special_ids,
 )
 from keras_transformer.types import (
-    Activation,
     Config,
-    Initializer,
     Mask,
     Options,
     Size,

@@ -19,10 +19,12 @@ from keras_transformer.layers import (
     PositionScheme,
     padding_mask,
 )
+from keras_transformer.layers.activations import Activation
 from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.attention.key_values import KeyValues
 from keras_transformer.layers.masking import align_rows, restore_order
 from keras_transformer.layers.positions.scheme import Positions, position_pair
+from keras_transformer.layers.sub_layers import Initializer
 from keras_transformer.models.beam_history import add_newest
 from keras_transformer.models.transformer_model import OutputState, TransformerModel
 from keras_transformer.models.vocabularies import (
@@ -35,9 +37,7 @@ from keras_transformer.models.vocabularies import (
     find_target_size,
 )
 from keras_transformer.types import (
-    Activation,
     Config,
-    Initializer,
     Mask,
     Options,
     Size,

@@ -7,7 +7,7 @@ require. Each function is imported at its first use.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keras_transformer_runtime.packages import require_extra
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from keras_transformer.plotting.attention import (
         plot_attention,
         plot_attention_heads,
+        plot_attention_pattern,
         plot_token_attention,
     )
-    from keras_transformer.plotting.attention_pattern import plot_attention_pattern
     from keras_transformer.plotting.positional_encoding import (
         plot_positional_encoding,
         plot_positional_encoding_waves,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "plot_attention": "attention",
     "plot_attention_heads": "attention",
-    "plot_attention_pattern": "attention_pattern",
+    "plot_attention_pattern": "attention",
     "plot_positional_encoding": "positional_encoding",
     "plot_positional_encoding_waves": "positional_encoding",
     "plot_schedule": "schedule",
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require_extra("plots", "`keras_transformer.plotting`")

@@ -1,7 +1,7 @@
-"""Heat maps and bar charts of attention scores."""
+"""Heat maps and bar charts of attention scores, and plots of attention masks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import seaborn
@@ -22,6 +22,10 @@ _LARGEST_MAP = 14.0  # inches
 _SMALLEST_MAP = 2.0  # inches
 _POINTS_PER_INCH = 72
 _MOST_COLUMNS = 4
+# Of masks.
+_PANEL_SIZE = 2.0  # inches
+_ATTENDED, _DIAGONAL = 0.45, 0.75  # values on the colour scale of scores
+_GAP = 0.1  # between cells, as a fraction of a cell
 
 
 @styled()
@@ -67,7 +71,7 @@ def plot_attention(
         attention_scores,
         {"query_length": len(query_tokens), "key_length": len(key_tokens)},
     )
-    figure, axes = _map_axes(1, 1, query_tokens, key_tokens)
+    figure, axes = _map_axes(1, query_tokens, key_tokens)
     _draw_scores(axes[0], scores, highest=scores.max())
     _label_tokens(axes[0], query_tokens, key_tokens)
     axes[0].set(xlabel=key_label, ylabel=query_label, title=title)
@@ -123,12 +127,8 @@ def plot_attention_heads(
             "key_length": len(key_tokens),
         },
     )
-    columns = min(len(scores), _MOST_COLUMNS)
-    rows = math.ceil(len(scores) / columns)
-    figure, axes = _map_axes(rows, columns, query_tokens, key_tokens)
-    for spare in axes[len(scores) :]:
-        spare.remove()
-    axes = axes[: len(scores)]
+    figure, axes = _map_axes(len(scores), query_tokens, key_tokens)
+    _, columns = _grid(len(scores))
     for head, (panel, head_scores) in enumerate(zip(axes, scores, strict=True)):
         _draw_scores(panel, head_scores, highest=scores.max())
         _label_tokens(
@@ -193,10 +193,66 @@ def plot_token_attention(
     return figure
 
 
+@styled()
+def plot_attention_pattern(mask: ArrayLike | Mapping[str, ArrayLike]) -> Figure:
+    """Plots one or more attention masks: a row per query, a column per key.
+
+    A filled cell is a key that the query attends to. In a square mask the diagonal is
+    darker. A causal mask fills no cell to the right of the diagonal.
+
+    Args:
+        mask: boolean array of shape `(query_length, key_length)`, True = attend; or a
+            dictionary that maps titles to such arrays.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: if there is no mask, or a mask is not a boolean matrix.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_transformer import plotting
+    >>> causal = np.tri(7, dtype=bool)
+    >>> figure = plotting.plot_attention_pattern({"all": causal | 1, "causal": causal})
+    >>> [axes.get_title() for axes in figure.axes]
+    ['all', 'causal']
+
+    References:
+        - Child et al., 2019, figure 3.
+        - Beltagy et al., 2020, figure 2.
+    """
+    masks = _checked_masks(mask)
+    rows, columns = _grid(len(masks))
+    figure = Figure(figsize=(columns * _PANEL_SIZE, rows * (_PANEL_SIZE + 0.2)))
+    panels = _panels(figure, len(masks))
+    for panel, (title, cells) in zip(panels, masks.items(), strict=True):
+        _draw_mask(panel, cells)
+        panel.set_title(title, fontsize="medium")
+    figure.supxlabel("keys", fontsize="medium")
+    figure.supylabel("queries", fontsize="medium")
+    return figure
+
+
+def _grid(count: int) -> tuple[int, int]:
+    """Returns the rows and columns of a figure with `count` panels."""
+    return math.ceil(count / _MOST_COLUMNS), min(count, _MOST_COLUMNS)
+
+
+def _panels(figure: Figure, count: int) -> list[Axes]:
+    rows, columns = _grid(count)
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for spare in panels[count:]:
+        spare.remove()
+    return panels[:count]
+
+
 def _map_axes(
-    rows: int, columns: int, query_tokens: Sequence[str], key_tokens: Sequence[str]
+    count: int, query_tokens: Sequence[str], key_tokens: Sequence[str]
 ) -> tuple[Figure, list[Axes]]:
-    """Returns a figure with `rows * columns` axes, sized by the number of tokens."""
+    """Returns a figure with `count` axes, sized by the number of tokens."""
+    rows, columns = _grid(count)
     longest = max(rows * len(query_tokens), columns * len(key_tokens))
     cell = min(_TOKEN_SIZE, _LARGEST_MAP / longest)
     label_size = min(10, 0.7 * _POINTS_PER_INCH * cell)
@@ -213,7 +269,7 @@ def _map_axes(
             rows * (height + 0.3) + below + 1,
         )
     )
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    axes = _panels(figure, count)
     for panel in axes:
         panel.tick_params(length=0, labelsize=label_size)
     return figure, axes
@@ -253,3 +309,46 @@ def _label_tokens(
 def _visible(token: str) -> str:
     """Returns the token, or its `repr` if it is blank or not printable."""
     return token if token.isprintable() and token.strip() else repr(token)
+
+
+def _checked_masks(
+    mask: ArrayLike | Mapping[str, ArrayLike],
+) -> dict[str, np.ndarray]:
+    """Returns float64 masks by title, 1 where a query attends to a key."""
+    masks = mask if isinstance(mask, Mapping) else {"Attention pattern": mask}
+    if not masks:
+        raise ValueError(
+            "`mask` must hold at least one mask; received `mask={}`. Add a title and "
+            "its mask to the dictionary."
+        )
+    shape = {"query_length": None, "key_length": None}
+    checked = {title: checked_array("mask", m, shape) for title, m in masks.items()}
+    for title, cells in checked.items():
+        others = cells[(cells != 0) & (cells != 1)]
+        if others.size:
+            raise ValueError(
+                "`mask` must be boolean, True = attend; received "
+                f"`{others[0]}` in the mask of {title!r}. Use `plot_attention` to plot "
+                "attention scores."
+            )
+    return checked
+
+
+def _draw_mask(axes: Axes, mask: np.ndarray) -> None:
+    """Draws a mask in which 1 = attend."""
+    query_length, key_length = mask.shape
+    shades = _ATTENDED * mask
+    if query_length == key_length:
+        np.fill_diagonal(shades, _DIAGONAL * mask.diagonal())
+    points_per_cell = _POINTS_PER_INCH * _PANEL_SIZE / max(mask.shape)
+    axes.pcolormesh(
+        shades,
+        cmap=SCORE_COLORS,
+        vmin=0,
+        vmax=1,
+        edgecolors="white",
+        linewidth=_GAP * points_per_cell,
+    )
+    axes.invert_yaxis()
+    axes.set(aspect="equal", xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)

@@ -53,17 +53,7 @@ def checked_array(
 ) -> np.ndarray:
     """Returns a float64 array after checks of its shape and its values.
 
-    Args:
-        name: str, the argument, for error messages.
-        value: the array.
-        shape: dictionary that maps the name of each axis to its size; `None` allows
-            any size but 0.
-
-    Returns:
-        float64 array.
-
-    Raises:
-        ValueError: if the shape differs or a value is not finite.
+    `shape` has the size of each axis by its name; `None` allows any size but 0.
     """
     array = np.asarray(value, dtype="float64")
     sizes = tuple(shape.values())

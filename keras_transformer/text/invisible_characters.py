@@ -1,6 +1,7 @@
 """Invisible characters of Unicode, and their treatment by the normalization."""
 
 import functools
+from typing import Any
 
 import sentencepiece
 
@@ -55,14 +56,9 @@ BLANK = r"[\x00{}]*".format(
 
 
 def replacements(lacking: frozenset[str] = frozenset()) -> dict[str, str]:
-    """Returns the replacement of each invisible character.
+    """Returns the replacement of each invisible character: `""`, `" "` or itself.
 
-    Args:
-        lacking: characters that a vocabulary lacks. They are removed, as they would
-            become `<unk>`.
-
-    Returns:
-        Dictionary of characters to `""`, `" "` or the character itself.
+    Characters that a vocabulary lacks are removed, as they would become `<unk>`.
     """
     table = {}
     for ranges, replacement in ((REMOVED, ""), (SPACES, " "), (KEPT, None)):
@@ -75,31 +71,23 @@ def replacements(lacking: frozenset[str] = frozenset()) -> dict[str, str]:
 
 @functools.cache
 def normalization_rules(rule: str, lacking: frozenset[str] = frozenset()) -> bytes:
-    """Returns a normalization of SentencePiece that follows the table.
+    """Returns the rules of `"nmt_nfkc"`, or `"nmt_nfkc_cf"`, that follow the table.
 
-    Args:
-        rule: `"nmt_nfkc"`, or `"nmt_nfkc_cf"` for lower case.
-        lacking: see `replacements`.
-
-    Returns:
-        The rules as in the field `precompiled_charsmap` of a SentencePiece model.
+    They are the field `precompiled_charsmap` of a SentencePiece model.
     """
     return edited_normalization(rule, replacements(lacking))
 
 
-def normalize_lines(lines: list[str], rules: bytes) -> list[str]:
-    """Normalizes lines, without merging spaces.
-
-    Args:
-        lines: list of str.
-        rules: the rules, from `normalization_rules`.
-
-    Returns:
-        List of str.
-    """
+def parse_model(proto: bytes = b"") -> Any:
+    """Returns the message of a serialised SentencePiece model."""
     from sentencepiece import sentencepiece_model_pb2
 
-    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    return sentencepiece_model_pb2.ModelProto.FromString(proto)  # type: ignore[attr-defined]
+
+
+def normalize_lines(lines: list[str], rules: bytes) -> list[str]:
+    """Normalizes lines by `normalization_rules`, without merging spaces."""
+    model = parse_model()
     spec = model.normalizer_spec
     spec.precompiled_charsmap = rules
     spec.add_dummy_prefix = spec.escape_whitespaces = False
@@ -112,18 +100,8 @@ def normalize_lines(lines: list[str], rules: bytes) -> list[str]:
 
 
 def with_normalization(proto: bytes, rule: str) -> bytes:
-    """Sets the normalization of a SentencePiece model.
-
-    Args:
-        proto: the serialised model.
-        rule: see `normalization_rules`.
-
-    Returns:
-        The serialised model with the rules.
-    """
-    from sentencepiece import sentencepiece_model_pb2
-
-    model = sentencepiece_model_pb2.ModelProto.FromString(proto)  # type: ignore[attr-defined]
+    """Sets the rules of a serialised SentencePiece model; see `normalization_rules`."""
+    model = parse_model(proto)
     model.normalizer_spec.name = "user_defined"  # as of rules from a file
     known = set("".join(piece.piece for piece in model.pieces))
     rules = normalization_rules(rule, frozenset(replacements()) - known)

@@ -3,7 +3,7 @@
 import base64
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self, final
+from typing import NamedTuple, Self, final
 
 import keras
 import sentencepiece
@@ -117,7 +117,7 @@ class KerasHubTokenizer(Tokenizer):
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: keras.layers.Layer,
         pad_token_id: int | None = None,
         unknown_token_id: int | None = None,
         start_token_id: int | None = None,
@@ -182,7 +182,7 @@ class KerasHubTokenizer(Tokenizer):
         return cls(kind(vocabulary=dict(vocabulary), merges=[*merges]))
 
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> keras.layers.Layer:
         """The tokenizer of KerasHub."""
         return self._tokenizer
 
@@ -297,7 +297,7 @@ def _base_of(tokenizer: object) -> str:
     return bases[0]
 
 
-def _settings_of(tokenizer: Any) -> Config:
+def _settings_of(tokenizer: keras.layers.Layer) -> Config:
     """Returns the settings of a tokenizer of KerasHub as JSON values."""
     config = tokenizer.get_config()
     name = type(tokenizer).__name__
@@ -327,7 +327,7 @@ def _settings_of(tokenizer: Any) -> Config:
     }
 
 
-def _tokens_of(tokenizer: Any) -> list[str]:
+def _tokens_of(tokenizer: keras.layers.Layer) -> list[str]:
     """Returns the tokens in the order of their ids."""
     vocabulary = tokenizer.get_vocabulary()
     if not hasattr(tokenizer, "merges"):
@@ -340,7 +340,7 @@ def _tokens_of(tokenizer: Any) -> list[str]:
 
 
 def _special_id(
-    tokenizer: Any, name: str, token: str, tokens: Sequence[str]
+    tokenizer: keras.layers.Layer, name: str, token: str, tokens: Sequence[str]
 ) -> int | None:
     """Returns the id of a special token of KerasHub's vocabulary, if it has one."""
     id = getattr(tokenizer, name, None)
@@ -363,14 +363,11 @@ def _merged(symbols: Sequence[str], merges: Sequence[str]) -> list[str]:
     return symbols
 
 
-def _read(content: Config) -> Any:
+def _read(content: Config) -> keras.layers.Layer:
     """Returns the tokenizer of KerasHub that `get_config` has described.
 
     KerasHub reads files whose paths it finds in place of a vocabulary or of special
     tokens, so a description from a file must not contain one.
-
-    Raises:
-        ValueError: if the description has another class or other settings.
     """
     from keras_nlp import tokenizers
 

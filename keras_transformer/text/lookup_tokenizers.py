@@ -4,7 +4,7 @@ import abc
 import collections
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, Self, final
+from typing import Self, final
 
 import keras
 import tensorflow as tf
@@ -12,34 +12,28 @@ import tensorflow as tf
 from keras_transformer.text.text_files import Paths, training_lines
 from keras_transformer.text.tokenizer import PACKAGE, SPECIAL_TOKENS, Tokenizer
 from keras_transformer.types import Config
+from keras_transformer_runtime.arguments import check_ints
 
 # Capitals whose lower case depends on the locale: `SpecialCasing.txt` of Unicode.
 _OF_LOCALES = "IİJĮÌÍĨ"
 
 
 class _LookupTokenizer(Tokenizer):
-    """Base class of the tokenizers that look up tokens in a vocabulary.
-
-    Args:
-        vocabulary: list of str, all tokens in the order of their ids. The first four
-            are `<pad>`, `<unk>`, `<s>` and `</s>`.
-        lowercase: bool, whether texts are lower-cased before they are split.
-    """
+    """Base class of the tokenizers that look up tokens in a vocabulary."""
 
     _separator: str
 
     def __init__(self, vocabulary: Sequence[str], lowercase: bool = False) -> None:
         super().__init__(vocabulary)
-        _check_vocabulary(self._vocabulary)
+        first = self._vocabulary[: len(SPECIAL_TOKENS)]
+        if first != SPECIAL_TOKENS:
+            raise ValueError(
+                f"`vocabulary` must begin with {list(SPECIAL_TOKENS)}; received "
+                f"`vocabulary={list(first)}…`. Put the special tokens first."
+            )
         self._lowercase = lowercase
         self._tokens = tf.constant(self._vocabulary)
-        # The table lacks the special tokens, so text is never converted to one.
-        first = len(SPECIAL_TOKENS)
-        ids = tf.range(first, self.vocabulary_size)
-        self._table = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(self._tokens[first:], ids),
-            default_value=self.unknown_token_id,
-        )
+        self._table = self._table_of_ids()
 
     @classmethod
     def train(
@@ -72,12 +66,12 @@ class _LookupTokenizer(Tokenizer):
                 is blank or not UTF-8, or if `vocabulary_size` is 4 or less.
             OSError: if a file cannot be read.
         """
-        if vocabulary_size is not None and vocabulary_size <= len(SPECIAL_TOKENS):
-            raise ValueError(
-                f"`vocabulary_size` must be above {len(SPECIAL_TOKENS)}, the number of "
-                f"special tokens; received `vocabulary_size={vocabulary_size}`. Use "
-                "`None` for no limit."
-            )
+        check_ints(
+            len(SPECIAL_TOKENS) + 1,
+            optional=True,
+            remedy="The special tokens are included; `None` is no limit.",
+            vocabulary_size=vocabulary_size,
+        )
         counts: collections.Counter[bytes] = collections.Counter()
         remaining = training_lines(files, lines)
         while batch := list(itertools.islice(remaining, 4096)):
@@ -98,7 +92,7 @@ class _LookupTokenizer(Tokenizer):
     def _split_texts(texts: tf.Tensor) -> tf.RaggedTensor:
         """Splits string `(batch,)` into tokens, ragged string `(batch, None)`."""
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, object]:
         return {"lowercase": self._lowercase}
 
     def get_config(self) -> Config:
@@ -207,7 +201,7 @@ class ByteTokenizer(Tokenizer):
         self._lowercase = lowercase
         self._texts = tf.constant(self.token_texts())
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, object]:
         return {"lowercase": self._lowercase}
 
     def token_texts(self) -> list[bytes]:
@@ -242,19 +236,3 @@ def _lower_case(texts: tf.Tensor) -> tf.Tensor:
     for capital in _OF_LOCALES:
         texts = tf.strings.regex_replace(texts, capital, capital.lower())
     return tf.strings.lower(texts, encoding="utf-8")
-
-
-def _check_vocabulary(vocabulary: tuple[str, ...]) -> None:
-    """Raises `ValueError` if special tokens are not first or a token is repeated."""
-    first = vocabulary[: len(SPECIAL_TOKENS)]
-    if first != SPECIAL_TOKENS:
-        raise ValueError(
-            f"`vocabulary` must begin with {list(SPECIAL_TOKENS)}; received "
-            f"`vocabulary={list(first)}…`. Put the special tokens first."
-        )
-    repeated = [t for t, count in collections.Counter(vocabulary).items() if count > 1]
-    if repeated:
-        raise ValueError(
-            "`vocabulary` must contain each token once; received a `vocabulary` that "
-            f"repeats {repeated[:5]}. Remove the repetitions."
-        )

@@ -1,9 +1,8 @@
 """Tokenizer of Marian models: SentencePiece with a separate vocabulary."""
 
 import base64
-import collections
 from collections.abc import Sequence
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import keras
 import tensorflow as tf
@@ -64,34 +63,16 @@ class MarianTokenizer(Tokenizer):
 
     def __init__(self, proto: bytes | str, vocabulary: Sequence[str]) -> None:
         super().__init__(vocabulary)
-        counts = collections.Counter(self._vocabulary)
-        repeated = [token for token, count in counts.items() if count > 1]
-        if repeated:
-            raise ValueError(
-                "`vocabulary` must contain each token once; received a `vocabulary` "
-                f"that repeats {repeated[:5]}. Remove the repetitions."
-            )
         self._proto, self._model = load_pieces(proto, tf.string)
         self._tokens = tf.constant(self._vocabulary)
-        # The table lacks the special tokens, so text is never converted to one.
-        entries = {
-            token: id
-            for id, token in enumerate(self._vocabulary)
-            if token not in self.special_tokens
-        }
-        self._table = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(
-                tf.constant([*entries], tf.string), tf.constant([*entries.values()])
-            ),
-            default_value=self.unknown_token_id,
-        )
+        self._table = self._table_of_ids()
 
     @property
     def proto(self) -> bytes:
         """The serialised SentencePiece model, as in a `.spm` file."""
         return self._proto
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, object]:
         return {
             "model_type": model_type(self._proto),
             "language_tokens": len(self.language_token_ids),

@@ -81,15 +81,7 @@ class PromptTokenizer(Tokenizer):
 
 
 def with_first_token(rows: tf.RaggedTensor, token_id: int) -> tf.RaggedTensor:
-    """Adds a token to rows without tokens.
-
-    Args:
-        rows: ragged int32 tensor `(batch, None)`.
-        token_id: int.
-
-    Returns:
-        Ragged int32 tensor `(batch, None)`.
-    """
+    """Adds a token to rows without tokens, in a ragged int32 tensor `(batch, None)`."""
     missing = tf.cast(rows.row_lengths() == 0, rows.row_splits.dtype)
     tokens = tf.repeat(tf.constant([token_id]), tf.reduce_sum(missing))
     return tf.concat([tf.RaggedTensor.from_row_lengths(tokens, missing), rows], axis=1)

@@ -6,7 +6,7 @@ import io
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple, Self, final
+from typing import ClassVar, NamedTuple, Self, final
 
 import keras
 import sentencepiece
@@ -17,6 +17,7 @@ from keras_transformer.backend.sentencepiece import keep_model
 from keras_transformer.text.invisible_characters import (
     normalization_rules,
     normalize_lines,
+    parse_model,
     with_normalization,
 )
 from keras_transformer.text.text_files import Paths, sample_items, training_lines
@@ -24,6 +25,8 @@ from keras_transformer.text.tokenizer import PACKAGE, SPECIAL_TOKENS, Tokenizer
 from keras_transformer.types import Config
 from keras_transformer_runtime.arguments import (
     check_character_coverage,
+    check_ints,
+    check_one_of,
     normalization_rule,
 )
 
@@ -163,17 +166,12 @@ class SentencePieceTokenizer(Tokenizer):
             - [Sennrich et al., 2016](https://arxiv.org/abs/1508.07909) (BPE)
             - [Kudo, 2018](https://arxiv.org/abs/1804.10959) (unigram)
         """
-        if model_type not in ("bpe", "unigram"):
-            raise ValueError(
-                '`model_type` must be "bpe" or "unigram"; received '
-                f"`model_type={model_type!r}`. For words and characters, use "
-                "`WordTokenizer` and `CharacterTokenizer`."
-            )
-        if max_sentences < 1:
-            raise ValueError(
-                "`max_sentences` must be at least 1; received "
-                f"`max_sentences={max_sentences}`. Use as many as fit into memory."
-            )
+        remedy = (
+            "For words and characters, use `WordTokenizer` or `CharacterTokenizer`."
+        )
+        check_one_of(("bpe", "unigram"), model_type=model_type, remedy=remedy)
+        remedy = "Use as many as fit into memory."
+        check_ints(1, max_sentences=max_sentences, remedy=remedy)
         check_character_coverage(character_coverage)
         is_text = isinstance(user_defined_symbols, str)
         if is_text or not all(map(_is_word, user_defined_symbols)):
@@ -191,22 +189,18 @@ class SentencePieceTokenizer(Tokenizer):
             )
         rule = normalization_rule(normalization, lowercase)
         sample = sample_items(training_lines(files, lines), max_sentences, seed)
-        symbols, options = list(user_defined_symbols), {}
+        options: Config = {
+            "vocab_size": vocabulary_size,
+            "model_type": model_type,
+            "character_coverage": character_coverage,
+            "byte_fallback": byte_fallback,
+            "user_defined_symbols": [*user_defined_symbols],
+        }
         if keep_whitespace:
             sample = [part for line in sample for part in line.split("\n") if part]
-            symbols.append("\n")
-            options = {"add_dummy_prefix": False, "remove_extra_whitespaces": False}
-        proto = _train_model(
-            sample,
-            vocab_size=vocabulary_size,
-            model_type=model_type,
-            normalization=rule,
-            character_coverage=character_coverage,
-            byte_fallback=byte_fallback,
-            user_defined_symbols=symbols,
-            **options,
-        )
-        return cls(proto)
+            options["user_defined_symbols"].append("\n")
+            options |= {"add_dummy_prefix": False, "remove_extra_whitespaces": False}
+        return cls(_train_model(sample, rule, options))
 
     @property
     def proto(self) -> bytes:
@@ -215,7 +209,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def subwords(self) -> Subwords:
         """Returns the tokens of the model with their scores and types."""
-        model = _parse(self._proto)
+        model = parse_model(self._proto)
         return Subwords(
             model_type=model_type(self._proto),
             tokens=self.get_vocabulary(),
@@ -230,7 +224,7 @@ class SentencePieceTokenizer(Tokenizer):
                 texts[id] = bytes([int(token[1:-1], 16)])
         return texts
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, object]:
         return {"model_type": model_type(self._proto)}
 
     def get_config(self) -> Config:
@@ -248,34 +242,20 @@ class SentencePieceTokenizer(Tokenizer):
 
 def model_type(proto: bytes) -> str:
     """Returns the type of a serialised SentencePiece model, such as `"bpe"`."""
-    spec = _parse(proto).trainer_spec
+    spec = parse_model(proto).trainer_spec
     name: str = spec.ModelType.Name(spec.model_type)
     return name.lower()
-
-
-def _parse(proto: bytes) -> Any:
-    from sentencepiece import sentencepiece_model_pb2
-
-    return sentencepiece_model_pb2.ModelProto.FromString(proto)  # type: ignore[attr-defined]
 
 
 def load_pieces(
     proto: bytes | str,
     out_type: tf.DType = tf.int32,
     special_tokens: Sequence[str] = (),
-) -> tuple[bytes, Any]:
-    """Loads a SentencePiece model.
+) -> tuple[bytes, tf_text.SentencepieceTokenizer]:
+    """Loads a SentencePiece model, given as `bytes` or as a base64 string.
 
-    Args:
-        proto: the serialised model, as `bytes` or as a base64 string.
-        out_type: output of the tokenizer, `tf.int32` for ids or `tf.string` for pieces.
-        special_tokens: pieces that no text is converted to, whatever their type is.
-
-    Returns:
-        The serialised model as `bytes`, and the tokenizer of tensorflow-text.
-
-    Raises:
-        ValueError: if `proto` is not a SentencePiece model.
+    Returns it as `bytes`, and as a tokenizer of tensorflow-text with the given output,
+    ids or pieces. No text is converted to `special_tokens`, whatever their type is.
     """
     if not isinstance(proto, bytes | str):
         raise ValueError(
@@ -303,7 +283,7 @@ def _with_control_pieces(proto: bytes, tokens: Sequence[str]) -> bytes:
 
     Programs train models with special tokens as user-defined symbols.
     """
-    model = _parse(proto)
+    model = parse_model(proto)
     pieces = [piece for piece in model.pieces if piece.piece in tokens]
     found = [piece for piece in pieces if piece.type == piece.USER_DEFINED]
     for piece in found:
@@ -324,23 +304,15 @@ def _is_word(symbol: object) -> bool:
     return isinstance(symbol, str) and symbol.split() == [symbol]
 
 
-def _train_model(sample: list[str], normalization: str, **options: Any) -> bytes:
+def _train_model(sample: list[str], normalization: str, options: Config) -> bytes:
     """Trains a SentencePiece model with the special ids of this library.
 
-    Args:
-        sample: the lines of the training text.
-        normalization: name that SentencePiece has for a normalisation.
-        **options: options of the SentencePiece trainer.
-
-    Returns:
-        The serialised model.
-
-    Raises:
-        ValueError: if SentencePiece rejects the options.
+    `normalization` is SentencePiece's name of it, and `options` are those of its
+    trainer.
     """
     if normalization.startswith("nmt_nfkc"):
         sample = normalize_lines(sample, normalization_rules(normalization))
-        proto = _train_model(sample, "identity", **options)
+        proto = _train_model(sample, "identity", options)
         return with_normalization(proto, normalization)
     # SentencePiece skips lines with this character, which it uses for unknown text.
     sample = [line.replace("\u2585", " ") for line in sample]

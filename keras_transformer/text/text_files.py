@@ -8,6 +8,7 @@ error, since programs disagree on whether it ends a line.
 import codecs
 import dataclasses
 import gzip
+import io
 import itertools
 import os
 import pathlib
@@ -15,7 +16,7 @@ import random
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, Self, TypeAlias, TypeVar, cast
+from typing import Self, TypeAlias, TypeVar
 
 from keras_transformer_runtime.arguments import check_unicode
 
@@ -88,7 +89,7 @@ def numbered_lines(path: FilePath) -> Iterator[tuple[int, bytes]]:
         raise ValueError(f"A text file must contain lines; `{path}` is empty.")
 
 
-def open_text(path: FilePath) -> IO[bytes]:
+def open_text(path: FilePath) -> io.BufferedIOBase:
     """Opens a file for reading bytes.
 
     Args:
@@ -99,7 +100,7 @@ def open_text(path: FilePath) -> IO[bytes]:
     """
     path = pathlib.Path(path)
     if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(path))
+        return gzip.open(path)
     return path.open("rb")
 
 
@@ -232,15 +233,10 @@ class LineReader:
 
 
 def training_lines(files: Paths | None, lines: Iterable[str] | None) -> Iterator[str]:
-    """Returns an iterator over the lines of either `files` or `lines`.
+    """Returns the lines of either `files` or `lines`.
 
-    Args:
-        files: one path or several paths, or `None`.
-        lines: iterable of str, or `None`.
-
-    Raises:
-        ValueError: if both or neither are given, or, at the end of the iteration, if
-            all lines are blank.
+    Raises `ValueError` if both or neither are given, or, at the end of the iteration,
+    if all lines are blank.
     """
     if (files is None) == (lines is None):
         raise ValueError(

@@ -2,6 +2,7 @@
 
 import abc
 import base64
+import collections
 import itertools
 import json
 import os
@@ -178,6 +179,26 @@ class Tokenizer(tf.Module):
             if token not in special and matches(token)
         )
 
+    def _table_of_ids(self) -> tf.lookup.StaticHashTable:
+        """Returns a table of the ids of all tokens, each of which must occur once.
+
+        It lacks the special tokens, so text is never converted to one.
+        """
+        counts = collections.Counter(self._vocabulary)
+        repeated = [token for token, count in counts.items() if count > 1]
+        if repeated:
+            raise ValueError(
+                "`vocabulary` must contain each token once; received a `vocabulary` "
+                f"that repeats {repeated[:5]}. Remove the repetitions."
+            )
+        ids = {token: id for id, token in enumerate(self._vocabulary)}
+        for token in self.special_tokens:
+            ids.pop(token, None)
+        tokens = tf.constant([*ids], tf.string)
+        values = tf.constant([*ids.values()], tf.int32)
+        entries = tf.lookup.KeyValueTensorInitializer(tokens, values)
+        return tf.lookup.StaticHashTable(entries, self.unknown_token_id)
+
     def describe(self) -> dict[str, Any]:
         """Describes the tokenizer in a few words, as its `repr` does.
 
@@ -194,7 +215,7 @@ class Tokenizer(tf.Module):
             "tokens": [*itertools.islice(tokens, SHOWN_TOKENS)],
         }
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, object]:
         """Returns the settings that `describe` includes, by name."""
         return {}
 
@@ -493,15 +514,7 @@ class Tokenizer(tf.Module):
 
 
 def check_tokenizer(name: str, tokenizer: object) -> None:
-    """Checks that an argument has the interface of a `Tokenizer`.
-
-    Args:
-        name: name of the argument, for the error message.
-        tokenizer: its value.
-
-    Raises:
-        ValueError: if it is another object, such as a tokenizer of KerasHub.
-    """
+    """Raises `ValueError` unless an argument has the interface of a `Tokenizer`."""
     bases = type(tokenizer).__mro__
     is_of_keras_hub = any(base.__module__.startswith("keras_hub.") for base in bases)
     if hasattr(tokenizer, "tokenize") and not is_of_keras_hub:

@@ -29,7 +29,7 @@ def make_stream(batches_per_epoch=5, aligned=False):
 
 
 def read(stream):
-    return [batch for _, batch in stream.epoch()]
+    return [window.batches[index] for window, index in stream.epoch()]
 
 
 @pytest.mark.parametrize("aligned", [False, True])
@@ -67,6 +67,6 @@ def test_a_stream_of_empty_windows_is_an_error():
         lambda number: PairWindow(number, [number] * (number < 2)), 5, False
     )
     epoch = stream.epoch()
-    assert [next(epoch)[1], next(epoch)[1]] == [0, 1]
+    assert [next(epoch)[0].pairs, next(epoch)[0].pairs] == [0, 1]
     with pytest.raises(ValueError, match="1000 consecutive windows, from number 3 on"):
         next(epoch)

@@ -187,8 +187,8 @@ def test_it_tells_what_it_has_read(letters):
     ("options", "message"),
     [
         ({"texts": None}, "Either `files` or `texts`"),
-        ({"documents": "word"}, "`documents` must be one of"),
-        ({"documents": "line"}, "'file' with `texts`"),
+        ({"documents": "word"}, "`documents` must be 'file'; received"),
+        ({"documents": "line"}, "Each of `texts` is a document"),
         ({"length": 0}, "`length`"),
         ({"texts": []}, "at least two tokens"),
         ({"texts": TEXT}, "one per document; received `texts='"),

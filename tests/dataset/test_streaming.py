@@ -173,7 +173,7 @@ def test_required_arguments_of_a_stream():
 
 
 def test_minimum_size_of_a_window(files):
-    message = "`window` must be at least the number of source files; .*`window=1` for 2"
+    message = "`window` must be an int of at least 2; .*`window=1`. A window has pairs"
     with pytest.raises(ValueError, match=message):
         make_stream(*files, window=1)
     assert read_pairs_of(make_stream(*files, window=2), 9)

@@ -208,7 +208,7 @@ REFUSED = {
     "max_bias": ({"positions": AlibiBias(max_bias=4)}, "8"),
     "positions": (
         {"positions": OtherScheme()},
-        "an encoding, `RotaryEmbedding`, `RelativePositionBias`, `AlibiBias` .*Export",
+        "an encoding, `RotaryEmbedding`, `RelativePositionBias`, `AlibiBias` .*Use",
     ),
     "value_dim": ({"attention_options": {"value_dim": 5}}, "`key_dim`"),
 }

@@ -7,7 +7,7 @@ from keras_transformer.export import export_model
 pytestmark = pytest.mark.once("torch")
 
 REFUSED = [
-    ({"format": "hdf5"}, "`format` must be one of 'saved_model', .*`format='hdf5'`"),
+    ({"format": "hdf5"}, "`format` must be 'saved_model', .*`format='hdf5'`"),
     (
         {"format": "litert"},
         r"`format='litert'`. To write the forward pass .*format='litert'\)",

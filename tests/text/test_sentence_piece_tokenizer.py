@@ -117,7 +117,7 @@ def test_vocabulary_smaller_than_the_set_of_characters():
         ({"max_sentences": 0}, "`max_sentences` must .* `max_sentences=0`"),
         ({"character_coverage": 0.97}, "`character_coverage` must .*=0.97"),
         ({"character_coverage": 1.5}, "`character_coverage` must .*=1.5"),
-        ({"model_type": "word"}, '`model_type` must be "bpe" or "unigram"'),
+        ({"model_type": "word"}, "`model_type` must be 'bpe' or 'unigram'"),
         ({"normalization": "nfc"}, '`normalization` must be "nmt_nfkc", .*nfc\'`'),
         (
             {"normalization": "identity", "lowercase": True},

@@ -14,34 +14,23 @@ _INFINITY = np.iinfo(np.int64).max
 
 
 class _Words(NamedTuple):
-    """Words with possible merges, concatenated.
+    """Words with possible merges, concatenated, as int64 `(symbols,)`."""
 
-    Attributes:
-        symbols: tokens so far, int64 `(symbols,)`.
-        merges: token that each symbol forms with the next symbol, or -1, int64
-            `(symbols,)`.
-        positions: position of each symbol among all characters, int64 `(symbols,)`.
-        words: index of the word of each symbol, int64 `(symbols,)`.
-    """
-
-    symbols: np.ndarray
-    merges: np.ndarray
-    positions: np.ndarray
-    words: np.ndarray
+    symbols: np.ndarray  # Tokens so far.
+    merges: np.ndarray  # Token that each symbol forms with the next one, or -1.
+    positions: np.ndarray  # Position of each symbol among all characters.
+    words: np.ndarray  # Index of the word of each symbol.
 
     def take(self, mask: np.ndarray) -> "_Words":
         return _Words(*(values[mask] for values in self))
 
 
 class BPEDropout:
-    """Splits rows of token ids again, with BPE-dropout.
+    """Splits rows of token ids of a BPE model again, with BPE-dropout.
 
     Each step skips each possible merge with a given probability. Each word undergoes
     the first of its other merges, in the order of the model. A word is complete when
     all its merges are skipped. All words of all rows are processed in parallel.
-
-    Args:
-        subwords: a BPE model.
 
     References:
         Provilkov et al., 2020, "BPE-Dropout: Simple and Effective Subword
@@ -66,14 +55,7 @@ class BPEDropout:
         self._ranks = np.argsort(np.argsort(np.negative(scores), kind="stable"))
 
     def split(self, rows: TokenRows, keys: np.ndarray, dropout: float) -> TokenRows:
-        """Splits rows of token ids again.
-
-        Args:
-            rows: token ids.
-            keys: hashes, each of which determines the split of one row, uint64
-                `(rows,)`.
-            dropout: probability of skipping a merge, from 0 to 1.
-        """
+        """Splits rows again. The keys, uint64 `(rows,)`, determine skipped merges."""
         symbols, row_of, positions, words_of = self._splitter.split(rows)
         random = hash_integers(keys[row_of], positions)
         token_ids = np.full(len(symbols), _NONE, np.int32)
@@ -92,15 +74,10 @@ class BPEDropout:
         return TokenRows(token_ids[is_token], lengths)
 
     def _step(self, words: _Words, is_kept: np.ndarray) -> tuple[_Words, _Words]:
-        """Applies the first merge of each word.
+        """Applies the first merge of each word that `is_kept`, `(symbols,)`, allows.
 
-        Args:
-            words: the words.
-            is_kept: whether the merge of each symbol with the next one is possible and
-                not skipped, boolean `(symbols,)`.
-
-        Returns:
-            The words after the merge, and the words without one, which are complete.
+        Returns the words after the merge, and the words without one, which are
+        complete.
         """
         starts = np.flatnonzero(np.diff(words.words, prepend=-1))
         lengths = np.diff(starts, append=len(is_kept))

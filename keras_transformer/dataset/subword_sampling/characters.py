@@ -12,34 +12,20 @@ _WORD_MARK = "▁"  # The first character of a token that begins a word.
 
 
 class Characters(NamedTuple):
-    """Rows of symbols, concatenated.
+    """Rows of symbols, concatenated, as int64 `(symbols,)`."""
 
-    Attributes:
-        symbols: ids of characters, and of tokens that are not split, int64
-            `(symbols,)`.
-        rows: index of the row of each symbol, int64 `(symbols,)`.
-        positions: position of each symbol in its row, int64 `(symbols,)`.
-        words: index of the word of each symbol, int64 `(symbols,)`. A token never
-            crosses the boundary of a word.
-    """
-
-    symbols: np.ndarray
-    rows: np.ndarray
-    positions: np.ndarray
-    words: np.ndarray
+    symbols: np.ndarray  # Ids of characters, and of tokens that are not split.
+    rows: np.ndarray  # Index of the row of each symbol.
+    positions: np.ndarray  # Position of each symbol in its row.
+    words: np.ndarray  # Index of the word; no token crosses the boundary of a word.
 
 
 class CharacterSplitter:
     """Splits tokens into characters.
 
     A token that is not ordinary, or that contains a character without a symbol, is not
-    split. It is a separate symbol and a separate word.
-
-    Args:
-        tokens: all tokens in the order of their ids.
-        ordinary: whether each token is a piece of text.
-        symbols: symbol of each character: the id of the token that is this character,
-            or a number that is not an id.
+    split. It is a separate symbol and a separate word. The symbol of a character is the
+    id of its token, or a number that is not an id.
     """
 
     def __init__(

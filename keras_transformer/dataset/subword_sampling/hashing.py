@@ -6,13 +6,9 @@ _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 def hash_integers(*parts: int | np.ndarray) -> np.ndarray:
-    """Hashes integers elementwise with the mixing function of SplitMix64.
+    """Hashes integers or arrays elementwise with the mixing function of SplitMix64.
 
-    Args:
-        *parts: integers, or arrays that broadcast to the same shape.
-
-    Returns:
-        uint64 array of at least one dimension.
+    The result is uint64 and has at least one dimension.
 
     References:
         Steele et al., 2014, "Fast Splittable Pseudorandom Number Generators".

@@ -1,6 +1,5 @@
 """Subword sampling for both sides of tokenized pairs."""
 
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ from keras_transformer.dataset.subword_sampling.hashing import hash_integers
 from keras_transformer.dataset.subword_sampling.unigram_sampling import UnigramSampling
 from keras_transformer.dataset.token_rows import Tokenizers, TokenPairs, TokenRows
 from keras_transformer.text import SentencePieceTokenizer, Tokenizer
+from keras_transformer_runtime.arguments import check_numbers
 
 _CHUNK = 1024  # Rows per call of a sampler, few enough for the cache of the processor.
 
@@ -25,14 +25,8 @@ class _SideSampler(NamedTuple):
 class SubwordSampling:
     """Splits texts at random, as a function of seed, repetition, corpus and line.
 
-    Args:
-        tokenizers: tokenizers of source and target.
-        alphas: parameters of the samplers of source and target: the dropout of
-            `BPEDropout` or the exponent of `UnigramSampling`. `None`: no sampling.
-        seed: seed of the splits.
-
-    Raises:
-        ValueError: if a parameter is out of range, or if a tokenizer cannot be sampled.
+    `alphas` are the parameters of source and target: the dropout of `BPEDropout` or the
+    exponent of `UnigramSampling`. `None` = no sampling.
     """
 
     def __init__(
@@ -41,6 +35,15 @@ class SubwordSampling:
         alphas: tuple[float | None, float | None],
         seed: int,
     ) -> None:
+        source, target = alphas
+        check_numbers(
+            least=0,
+            most=1,
+            optional=True,
+            remedy="0.1 suits most BPE models.",
+            source_sampling=source,
+            target_sampling=target,
+        )
         self._seed = seed
         self._sides = [
             None if alpha is None else _side_sampler(name, tokenizer, alpha)
@@ -55,14 +58,10 @@ class SubwordSampling:
     def sample(
         self, pairs: TokenPairs, repetitions: np.ndarray, max_lengths: MaxLengths
     ) -> TokenPairs:
-        """Splits the texts of pairs at random.
+        """Splits pairs at random in each of their repetitions, integer `(pairs,)`.
 
-        Args:
-            pairs: the pairs with the splits of the tokenizers.
-            repetitions: number of complete passes over the corpus of each pair before,
-                integer `(pairs,)`.
-            max_lengths: maximum lengths of source and target. A text whose sampled
-                split is longer keeps the split of the tokenizer.
+        A text whose sampled split is longer than `max_lengths` keeps that of the
+        tokenizer.
         """
         rows = [pairs.source, pairs.target]
         for number, side in enumerate(self._sides):
@@ -75,11 +74,6 @@ class SubwordSampling:
 
 def _side_sampler(name: str, tokenizer: Tokenizer, alpha: float) -> _SideSampler:
     """Returns the sampler for a tokenizer, or raises `ValueError` if there is none."""
-    if not isinstance(alpha, Real) or not 0 <= float(alpha) <= 1:
-        raise ValueError(
-            f"`{name}_sampling` must be from 0 to 1; received "
-            f"`{name}_sampling={alpha!r}`. 0.1 suits most BPE models."
-        )
     model_type = None
     if isinstance(tokenizer, SentencePieceTokenizer):
         subwords = tokenizer.subwords()

@@ -18,16 +18,10 @@ _LOG_ZERO = -1e30  # Less than every log-probability, and finite.
 
 
 class _Tokens(NamedTuple):
-    """The tokens that match the text at any position.
+    """The tokens that match the text at any position, as int64 `(tokens,)`."""
 
-    Attributes:
-        first: position of the first character of each token, int64 `(tokens,)`.
-        last: position of its last character, int64 `(tokens,)`.
-        ids: its id, int64 `(tokens,)`.
-    """
-
-    first: np.ndarray
-    last: np.ndarray
+    first: np.ndarray  # Position of the first character.
+    last: np.ndarray  # Position of the last character.
     ids: np.ndarray
 
     def take(self, indices: np.ndarray | slice) -> "_Tokens":
@@ -40,9 +34,6 @@ class UnigramSampling:
     The probability of a split is proportional to its probability under the model to the
     power of `alpha`. A split is drawn by forward filtering and backward sampling. All
     words of all rows are processed in parallel.
-
-    Args:
-        subwords: a unigram model.
 
     References:
         Kudo, 2018, "Subword Regularization: Improving Neural Network Translation
@@ -68,14 +59,9 @@ class UnigramSampling:
         self._ids = np.array([ids.get(prefix, _NONE) for prefix in nodes], np.int64)
 
     def split(self, rows: TokenRows, keys: np.ndarray, alpha: float) -> TokenRows:
-        """Splits rows of token ids again.
+        """Splits rows again. The keys, uint64 `(rows,)`, determine the splits.
 
-        Args:
-            rows: token ids.
-            keys: hashes, each of which determines the split of one row, uint64
-                `(rows,)`.
-            alpha: exponent of the probabilities. A lower exponent gives more varied
-                splits.
+        A lower `alpha` gives more varied splits.
         """
         characters = self._splitter.split(rows)
         begins_word = np.diff(characters.words, prepend=-1) > 0
@@ -114,12 +100,7 @@ class UnigramSampling:
 
 
 class _Lattice:
-    """The lattices of all splits of all words.
-
-    Args:
-        tokens: the tokens that match.
-        begins_word: whether a word begins at each position, boolean `(positions,)`.
-    """
+    """The lattices of all splits of all words; `begins_word` is `(positions,)`."""
 
     def __init__(self, tokens: _Tokens, begins_word: np.ndarray) -> None:
         positions = np.arange(len(begins_word))
@@ -136,14 +117,9 @@ class _Lattice:
         self._steps = np.flatnonzero(np.diff(distances, prepend=-1))
 
     def filter(self, scores: np.ndarray) -> np.ndarray:
-        """Computes the forward probabilities.
+        """Returns the probability of each token among those with its end, `(tokens,)`.
 
-        Args:
-            scores: logarithms of the weights of the tokens, `(vocabulary_size,)`.
-
-        Returns:
-            The probability of each token among the tokens that have the same last
-            character, `(tokens,)`.
+        `scores` are the logarithms of the weights of the tokens, `(vocabulary_size,)`.
         """
         # Logarithms of the total weight of all splits up to each position.
         totals = np.full(len(self._begins_word), _LOG_ZERO)
@@ -167,12 +143,9 @@ class _Lattice:
     def sample(self, probabilities: np.ndarray, random: np.ndarray) -> np.ndarray:
         """Draws a split of each word, from its last token to its first.
 
-        Args:
-            probabilities: result of `filter`.
-            random: uniform random numbers in [0, 1), `(positions,)`.
-
-        Returns:
-            The token that begins at each position, or -1, int32 `(positions,)`.
+        `probabilities` come from `filter`, and `random`, `(positions,)`, is uniform in
+        [0, 1). Returns the token that begins at each position, or -1, int32
+        `(positions,)`.
         """
         first, last, ids = self._tokens
         group_of = np.empty(len(self._begins_word), np.int64)

@@ -8,12 +8,14 @@ from keras_transformer.export.saved_model.search_functions import (
     MAX_BATCH_BUCKET,
     Outputs,
     SearchFunctions,
-    check_language,
+    best_texts,
     check_same_batch,
     input_spec,
+    padded_seeds,
     powers_of_two,
+    random_seeds,
     round_up,
-    traced_function,
+    traced,
 )
 from keras_transformer.inference.request import Request
 
@@ -22,14 +24,6 @@ class ArraySignatures(SearchFunctions):
     """Model, search and target tokenizer as TensorFlow functions of arrays.
 
     The batch is padded to a power of two. The arrays keep their shape.
-
-    Args:
-        model: a model with a `source_spec`.
-        request: the search and its limits.
-        quantization: how the weights are stored; see `StoredWeights`.
-
-    Attributes:
-        functions: the functions by the names of their signatures.
     """
 
     def __init__(
@@ -43,27 +37,25 @@ class ArraySignatures(SearchFunctions):
         source = tf.TensorSpec([None, *shape], dtype, name="source")
         seed, prefix = input_spec("seed", tf.int32), input_spec("prefix")
         serve = self._serve_tokens if self.target_tokenizer is None else self._serve
-        self.functions = {
-            "serving_default": traced_function(serve, input_signature=[source]),
-            "tokens": traced_function(self._tokens, input_signature=[source, seed]),
+        functions = {
+            "serving_default": traced(serve, source),
+            "tokens": traced(self._tokens, source, seed),
         }
         if self.target_tokenizer is not None:
-            self.functions["nbest"] = traced_function(
-                self._nbest, input_signature=[source, prefix, seed]
-            )
-            self.functions["score"] = traced_function(
-                self._score_texts, input_signature=[source, input_spec("target")]
-            )
+            target = input_spec("target")
+            functions["nbest"] = traced(self._nbest, source, prefix, seed)
+            functions["score"] = traced(self._score_texts, source, target)
+        self.functions = functions
 
     def _serve(self, source: tf.Tensor) -> Outputs:
         """Decodes arrays to texts, scores and truncations `(batch,)`."""
         count = tf.shape(source)[0]
-        outputs = self._outputs(self._decode(source, _random_seeds(count)), count)
-        return {name: outputs[name][:, 0] for name in ("text", "score", "truncated")}
+        result = self._decode(source, random_seeds(count))
+        return best_texts(self._outputs(result, count))
 
     def _serve_tokens(self, source: tf.Tensor) -> Outputs:
         """Decodes arrays to token ids, the signature without a tokenizer."""
-        return self._tokens(source, _random_seeds(tf.shape(source)[0]))
+        return self._tokens(source, random_seeds(tf.shape(source)[0]))
 
     def _tokens(self, source: tf.Tensor, seed: tf.Tensor) -> Outputs:
         """Decodes arrays to token ids `(batch, num_hypotheses, target_length)`."""
@@ -77,32 +69,20 @@ class ArraySignatures(SearchFunctions):
         lengths = self._lengths(source)
         rows = _rows(source)
         prefixes = self._prefixes(prefix, lengths, rows)
-        result = self._search(_padded(source, rows), prefixes, _seeds(seed, rows))
+        seeds = padded_seeds(seed, rows)
+        result = self._search(_padded(source, rows), prefixes, seeds)
         return self._outputs(result, tf.shape(source)[0])
 
     def _score_texts(self, source: tf.Tensor, target: tf.Tensor) -> Outputs:
         """Scores texts `(batch,)`, and their tokens, given arrays."""
         target = check_same_batch(target, "target", source, "source")
-        tokens = self.target_tokenizer.tokenize(target, add_end=True)
-        tokens = check_language(self.target_tokenizer, target, tokens, "target")
-        targets = self._pad(self._check_length(tokens, "target", "target"), "target")
-        count, length = tf.unstack(tokens.bounding_shape())
-        sources = _padded(source, tf.shape(targets, tf.int64)[0])
-        scores = self._score(sources, self._shift(targets), targets)[:count, :length]
-        return {
-            "score": tf.reduce_sum(scores, axis=1),
-            "tokens": self._to_strings("target", targets[:count, :length]),
-            "token_scores": scores,
-        }
+        tokens = self._checked_tokens(self.target_tokenizer, target, "target", "target")
+        return self._scores(_padded(source, _rows(source)), tokens)
 
     def _decode(self, source: tf.Tensor, seed: tf.Tensor) -> SearchResult:
         rows = _rows(source)
         prefixes = tf.zeros(tf.stack([rows, 0]), tf.int32)
-        return self._search(_padded(source, rows), prefixes, _seeds(seed, rows))
-
-
-def _random_seeds(count: tf.Tensor) -> tf.Tensor:
-    return tf.random.uniform([count], maxval=tf.int32.max, dtype=tf.int32)
+        return self._search(_padded(source, rows), prefixes, padded_seeds(seed, rows))
 
 
 def _rows(source: tf.Tensor) -> tf.Tensor:
@@ -117,8 +97,3 @@ def _padded(source: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     empty = tf.zeros(tf.concat([[1], tf.shape(source)[1:]], 0), source.dtype)
     index = tf.minimum(tf.range(rows), tf.maximum(count - 1, 0))
     return tf.gather(tf.concat([source, empty], 0), index)
-
-
-def _seeds(seed: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    missing = tf.cast(rows, tf.int32) - tf.shape(seed)[0]
-    return tf.pad(seed, [[0, missing]])

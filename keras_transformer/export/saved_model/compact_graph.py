@@ -2,12 +2,19 @@
 
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import TypeAlias
 
+from tensorflow.core.framework.function_pb2 import FunctionDef
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 # TensorFlow infers the shapes again, and uses the names only in messages.
 UNNEEDED_ATTRIBUTES = ("_output_shapes", "_user_specified_name")
+
+# What a node computes: its operation, attributes and inputs.
+Key: TypeAlias = tuple[object, ...]
 
 
 def compact(folder: pathlib.Path) -> None:
@@ -15,9 +22,6 @@ def compact(folder: pathlib.Path) -> None:
 
     Most of a graph's bytes are the names of its nodes, which contain the names of the
     layers and are repeated wherever a node is used, and the shapes of all tensors.
-
-    Args:
-        folder: path of a SavedModel.
     """
     file = folder / "saved_model.pb"
     saved_model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
@@ -26,7 +30,7 @@ def compact(folder: pathlib.Path) -> None:
     file.write_bytes(saved_model.SerializeToString(deterministic=True))
 
 
-def _compact(meta_graph: Any) -> None:
+def _compact(meta_graph: MetaGraphDef) -> None:
     graph, objects = meta_graph.graph_def, meta_graph.object_graph_def
     operations = meta_graph.meta_info_def.stripped_op_list.op
     stateless = {operation.name for operation in operations} - {
@@ -48,13 +52,13 @@ def _compact(meta_graph: Any) -> None:
             _rename_signature(function)
 
 
-def _strip_attributes(messages: Iterable[Any]) -> None:
+def _strip_attributes(messages: Iterable[NodeDef | FunctionDef.ArgAttrs]) -> None:
     for message in messages:
         for name in UNNEEDED_ATTRIBUTES:
             message.attr.pop(name, None)
 
 
-def _share_resource_creators(graph: Any) -> None:
+def _share_resource_creators(graph: GraphDef) -> None:
     """Replaces nodes that create a resource by calls of the function that creates it.
 
     TensorFlow writes a tokenizer into both, each with its whole vocabulary. `load` uses
@@ -75,7 +79,7 @@ def _share_resource_creators(graph: Any) -> None:
             node.attr["Tout"].list.type.append(creator.output_arg[0].type)
 
 
-def _operation_key(node: Any) -> tuple[Any, ...]:
+def _operation_key(node: NodeDef) -> Key:
     """Returns the operation of a node and its attributes, as a key."""
     attributes = sorted(
         (name, value.SerializeToString(deterministic=True))
@@ -85,9 +89,9 @@ def _operation_key(node: Any) -> tuple[Any, ...]:
     return node.op, *attributes
 
 
-def _merge_duplicates(function: Any, stateless: Collection[str]) -> None:
+def _merge_duplicates(function: FunctionDef, stateless: Collection[str]) -> None:
     """Keeps one of several nodes that compute the same; most are constants."""
-    first: dict[tuple[Any, ...], str] = {}
+    first: dict[Key, str] = {}
     duplicates: dict[str, str] = {}
     for node in function.node_def:
         node.input[:] = [_renamed(reference, duplicates) for reference in node.input]
@@ -99,7 +103,7 @@ def _merge_duplicates(function: Any, stateless: Collection[str]) -> None:
     _filter_nodes(function, lambda node: node.name not in duplicates)
 
 
-def _remove_unused(function: Any) -> None:
+def _remove_unused(function: FunctionDef) -> None:
     """Keeps the nodes that results and side effects depend on."""
     inputs = {node.name: node.input for node in function.node_def}
     used: set[str] = set()
@@ -112,13 +116,13 @@ def _remove_unused(function: Any) -> None:
     _filter_nodes(function, lambda node: node.name in used)
 
 
-def _filter_nodes(function: Any, predicate: Callable[[Any], bool]) -> None:
+def _filter_nodes(function: FunctionDef, predicate: Callable[[NodeDef], bool]) -> None:
     nodes = list(filter(predicate, function.node_def))
     del function.node_def[:]
     function.node_def.extend(nodes)
 
 
-def _rename_nodes(function: Any) -> None:
+def _rename_nodes(function: FunctionDef) -> None:
     """Gives the nodes short names, except resources, which may be shared by name."""
     nodes = [node for node in function.node_def if "shared_name" not in node.attr]
     names = {node.name: f"n{number:x}" for number, node in enumerate(nodes)}
@@ -127,7 +131,7 @@ def _rename_nodes(function: Any) -> None:
     _rename(function, names)
 
 
-def _rename_signature(function: Any) -> None:
+def _rename_signature(function: FunctionDef) -> None:
     """Gives arguments and results short names; calls refer to them by position."""
     signature = function.signature
     names = {}
@@ -142,7 +146,7 @@ def _rename_signature(function: Any) -> None:
         signature.control_output[number] = f"c{number}"
 
 
-def _rename(function: Any, names: Mapping[str, str]) -> None:
+def _rename(function: FunctionDef, names: Mapping[str, str]) -> None:
     """Renames nodes or arguments in all references of a function."""
     for node in function.node_def:
         node.input[:] = [_renamed(reference, names) for reference in node.input]

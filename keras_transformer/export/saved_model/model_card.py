@@ -5,11 +5,12 @@ import os
 import pathlib
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
 
 import tensorflow as tf
 from google.protobuf.message import DecodeError
+from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
 
 from keras_transformer.export.protocols import (
     EncoderDecoderTransformer,
@@ -31,10 +32,10 @@ NOT_PROVIDED = "Not provided."
 INTERNAL_SIGNATURE = "__saved_model_init_op"
 
 # Values by name, a row of a table each.
-Facts = Mapping[str, Any]
+Facts = Mapping[str, object]
 
 
-def describe_model(model: ExportableModel) -> dict[str, Any]:
+def describe_model(model: ExportableModel) -> dict[str, object]:
     """Describes a model.
 
     Args:
@@ -45,7 +46,7 @@ def describe_model(model: ExportableModel) -> dict[str, Any]:
     """
     members = getattr(model, "models", [model])  # several of an `Ensemble`
     first = members[0]
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "class": type(model).__name__,
         "parameters": f"{model.count_params():,}",
     }
@@ -112,7 +113,7 @@ def describe_signatures(filepath: str | os.PathLike) -> dict[str, str]:
     }
 
 
-def _describe(tensors: Mapping[str, Any]) -> str:
+def _describe(tensors: Mapping[str, TensorInfo]) -> str:
     """Describes `TensorInfo` messages."""
     return ", ".join(
         f"{name} {tf.dtypes.as_dtype(info.dtype).name}{_shape(info.tensor_shape)}"
@@ -120,7 +121,7 @@ def _describe(tensors: Mapping[str, Any]) -> str:
     )
 
 
-def _shape(shape: Any) -> str:
+def _shape(shape: TensorShapeProto) -> str:
     return str(tf.TensorShape(shape)).replace("None", "·")
 
 
@@ -133,14 +134,9 @@ def write_card(
 ) -> None:
     """Writes a model card.
 
-    Args:
-        folder: folder of the model.
-        title: name of the model.
-        usage: an example in Markdown.
-        tables: the facts that the library provides, by section.
-        card: the facts that the author of the model provides; see
-            `export_saved_model`. Sections of `SECTIONS` without a fact are shown as
-            not provided.
+    `tables` are facts of the library, by section, and `card` those of the author; a
+    section of `SECTIONS` without a fact is shown as not provided. `usage` is an example
+    in Markdown.
     """
     sections = {name: _table(table) for name, table in tables.items()}
     provided = {**dict.fromkeys(SECTIONS, NOT_PROVIDED), **card}

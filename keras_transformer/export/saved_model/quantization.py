@@ -1,7 +1,7 @@
 """Quantized weights of a SavedModel: how they are rounded, stored and read."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import keras
 import numpy as np
@@ -11,38 +11,25 @@ from keras import ops
 from keras_transformer.backend.keras_internals import flatten_layers
 from keras_transformer.export.protocols import ExportableModel, as_keras_model
 from keras_transformer.types import Tensor
+from keras_transformer_runtime.arguments import check_one_of
 
 QUANTIZATIONS = ("float16", "int8")
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 class _Matrix(NamedTuple):
-    """A weight that is stored in fewer bits.
-
-    Attributes:
-        variable: the weight, of any shape.
-        axes: axes along which numbers share a scale.
-    """
+    """A weight that is stored in fewer bits."""
 
     variable: keras.Variable
-    axes: tuple[int, ...]
+    axes: tuple[int, ...]  # Axes along which numbers share a scale.
 
 
 def check_quantization(model: ExportableModel, quantization: str | None) -> None:
-    """Checks that the weights of a model can be stored with a quantization.
-
-    Args:
-        model: the model to export.
-        quantization: `"float16"`, `"int8"` or `None`.
-
-    Raises:
-        ValueError: if `quantization` is unknown, or the model has LoRA weights or
-            quantized layers.
-    """
-    if quantization not in (None, *QUANTIZATIONS):
-        raise ValueError(
-            "`quantization` must be 'float16', 'int8' or `None` for a SavedModel; "
-            f"received `quantization={quantization!r}`."
-        )
+    """Raises `ValueError` unless weights can be stored with a quantization."""
+    remedy = "`None` stores the weights as they are."
+    check_one_of(QUANTIZATIONS, True, remedy, quantization=quantization)
     for layer in _layers(model) if quantization else ():
         has_lora = getattr(layer, "lora_enabled", False)
         if has_lora or getattr(layer, "quantization_mode", None) is not None:
@@ -62,10 +49,6 @@ class StoredWeights(tf.Module):
     more. With `"int8"`, each output of a kernel and each row of an embedding has a
     float32 scale, and its numbers are rounded to multiples of the scale, from -127 to
     127. The largest number is 127 times the scale.
-
-    Args:
-        model: a built model of the TensorFlow backend.
-        quantization: `"float16"`, `"int8"` or `None`.
     """
 
     def __init__(self, model: ExportableModel, quantization: str | None):
@@ -81,25 +64,19 @@ class StoredWeights(tf.Module):
         # In a function, so that TensorFlow does not store these variables as well.
         self._rounded = lambda: rounded
 
-    def used_in(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def used_in(self, function: Callable[P, T]) -> Callable[P, T]:
         """Returns a function that computes with the stored weights.
 
-        The stored weights are converted to float32 once per call.
-
-        Args:
-            function: function of tensors that uses the model.
-
-        Returns:
-            A function of the same arguments.
+        They are converted to float32 once per call.
         """
         if not self.parts:
             return function
 
-        def with_stored_weights(*arguments: tf.Tensor) -> Any:
+        def with_stored_weights(*arguments: P.args, **options: P.kwargs) -> T:
             values = [restore_numbers(*parts) for parts in self.parts]
             mapping = zip(self._rounded(), values, strict=True)
             with keras.StatelessScope(state_mapping=list(mapping)):
-                return function(*arguments)
+                return function(*arguments, **options)
 
         return with_stored_weights
 
@@ -107,17 +84,7 @@ class StoredWeights(tf.Module):
 def round_numbers(
     weight: keras.Variable | Tensor, axes: tuple[int, ...], quantization: str | None
 ) -> list[np.ndarray]:
-    """Rounds a matrix.
-
-    Args:
-        weight: float array or variable of any shape.
-        axes: axes along which numbers share a scale.
-        quantization: `"float16"` or `"int8"`.
-
-    Returns:
-        A float16 array; or an int8 array and float32 scales, whose shape is that of the
-        matrix with size 1 in `axes`.
-    """
+    """Rounds a matrix to float16, or to int8 and float32 scales of size 1 in `axes`."""
     numbers = np.array(ops.convert_to_numpy(weight), "float32")
     if quantization == "float16":
         return [numbers.astype("float16")]
@@ -133,15 +100,7 @@ def restore_numbers(numbers: Tensor, scales: Tensor | None = None) -> Tensor:
 
 
 def rounded_model(model: ExportableModel, quantization: str) -> ExportableModel:
-    """Returns a copy of a model with the weights that a SavedModel stores.
-
-    Args:
-        model: the model, on any backend.
-        quantization: `"float16"` or `"int8"`.
-
-    Returns:
-        A new model of the same class.
-    """
+    """Returns a copy of a model with the weights that a SavedModel stores."""
     copy = type(model).from_config(model.get_config())
     for weight, other in zip(model.weights, copy.weights, strict=True):
         other.assign(weight)

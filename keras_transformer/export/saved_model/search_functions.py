@@ -1,15 +1,14 @@
 """What the signatures of all SavedModels share: compiled parts, targets, padding."""
 
-import functools
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import tensorflow as tf
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import SearchResult
 from keras_transformer.export.protocols import ExportableModel
-from keras_transformer.export.saved_model.quantization import StoredWeights
+from keras_transformer.export.saved_model.quantization import P, StoredWeights, T
 from keras_transformer.inference.alignment import BatchAlignment, align_batch
 from keras_transformer.inference.batch_search import search_batch
 from keras_transformer.inference.protocols import SequenceInputs
@@ -22,11 +21,19 @@ DEFAULT_MAX_LENGTH = 512  # of models without a limit
 MAX_BATCH_BUCKET = 64
 PIECE_LENGTH = 8  # tokens of a call of `continue`
 
+TensorT = TypeVar("TensorT", tf.Tensor, tf.RaggedTensor)
 # Tensors by name.
 Outputs: TypeAlias = dict[str, tf.Tensor]
 
-# AutoGraph takes a long time and has nothing to convert in these functions.
-traced_function = functools.partial(tf.function, autograph=False)
+
+def traced(
+    function: Callable[..., Outputs], *inputs: tf.TensorSpec
+) -> tf.types.experimental.PolymorphicFunction:
+    """Returns a function with a signature.
+
+    AutoGraph takes a long time and has nothing to convert in these functions.
+    """
+    return tf.function(function, input_signature=inputs, autograph=False)
 
 
 def input_spec(name: str, dtype: tf.DType = tf.string, rank: int = 1) -> tf.TensorSpec:
@@ -38,11 +45,6 @@ class SearchFunctions(tf.Module):
     """Model and search as compiled TensorFlow functions, and the target tokenizer.
 
     Batches and lengths are padded to a few sizes outside the compiled parts.
-
-    Args:
-        model: the model.
-        request: the search and its limits.
-        quantization: how the weights are stored; see `StoredWeights`.
     """
 
     target_tokenizer: Any
@@ -106,7 +108,7 @@ class SearchFunctions(tf.Module):
             )
             return tf.cast(tf.stack(scores["cross"], axis=1), tf.float32)
 
-        def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        def compiled(function: Callable[P, T]) -> Callable[P, T]:
             return compile_function(self.weights.used_in(function), model)
 
         self._search = compiled(search)
@@ -144,29 +146,41 @@ class SearchFunctions(tf.Module):
         """Returns token ids `(rows, prefix_length)`; the length is a power of two."""
         tokens = self.target_tokenizer.tokenize(prefix)
         tokens = check_language(self.target_tokenizer, prefix, tokens, "prefix")
-        checked = tf.debugging.assert_less(
-            tf.cast(tokens.row_lengths(), tf.int32),
-            self._max_steps(tf.cast(source_lengths, tf.int32)),
-            "`prefix` must be shorter than the maximum output length",
-        )
-        with tf.control_dependencies([checked]):
-            longest = tokens.bounding_shape(out_type=tf.int64)[1]
+        limits = self._max_steps(tf.cast(source_lengths, tf.int32))
+        is_short = tf.cast(tokens.row_lengths(), tf.int32) < limits
+        message = "`prefix` must be shorter than the maximum output length"
+        tokens = asserted(tokens, is_short, message)
+        longest = tokens.bounding_shape(out_type=tf.int64)[1]
         length = round_up(longest, powers_of_two(4, self._limits["target"]))
         shape = tf.stack([tf.cast(rows, tf.int64), length])
         return tokens.to_tensor(self._pad_token_id, shape=shape)
+
+    def _checked_tokens(
+        self, tokenizer: Tokenizer, texts: tf.Tensor, argument: str, side: str
+    ) -> tf.RaggedTensor:
+        """Returns the token ids of texts; asserts their lengths and languages."""
+        tokens = tokenizer.tokenize(texts, add_end=True)
+        tokens = self._check_length(tokens, argument, side)
+        return check_language(tokenizer, texts, tokens, argument)
+
+    def _scores(self, sources: tf.Tensor, tokens: tf.RaggedTensor) -> Outputs:
+        """Returns the scores of targets `(batch,)` and of their tokens."""
+        targets = self._pad(tokens, "target")
+        count, length = tf.unstack(tokens.bounding_shape())
+        scores = self._score(sources, self._shift(targets), targets)[:count, :length]
+        return {
+            "score": tf.reduce_sum(scores, axis=1),
+            "tokens": self._to_strings("target", targets[:count, :length]),
+            "token_scores": scores,
+        }
 
     def _check_length(
         self, tokens: tf.RaggedTensor, argument: str, side: str
     ) -> tf.RaggedTensor:
         """Adds an assertion that rows are not longer than the limit of the side."""
-        limit = self._limits[side]
-        checked = tf.debugging.assert_less_equal(
-            tokens.row_lengths(),
-            tf.constant(limit, tf.int64),
-            f"`{argument}` must have at most {self._limit_names[side]}={limit} tokens",
-        )
-        with tf.control_dependencies([checked]):
-            return tf.identity(tokens)
+        limit, name = self._limits[side], self._limit_names[side]
+        message = f"`{argument}` must have at most {name}={limit} tokens"
+        return asserted(tokens, tokens.row_lengths() <= limit, message)
 
     def _pad(
         self, tokens: tf.RaggedTensor, side: str, lengths: list[int] | None = None
@@ -192,17 +206,37 @@ class SearchFunctions(tf.Module):
         return tf.concat([starts, token_ids[:, :-1]], axis=1)
 
 
+def best_texts(outputs: Outputs) -> Outputs:
+    """Returns the best of the hypotheses of each row, `(batch,)`."""
+    return {name: outputs[name][:, 0] for name in ("text", "score", "truncated")}
+
+
+def random_seeds(count: tf.Tensor) -> tf.Tensor:
+    """Draws a seed for each row, int32 `(count,)`."""
+    return tf.random.uniform([count], maxval=tf.int32.max, dtype=tf.int32)
+
+
+def padded_seeds(seed: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Adds seeds for the rows that fill the batch."""
+    return tf.pad(seed, [[0, tf.cast(rows, tf.int32) - tf.shape(seed)[0]]])
+
+
+def asserted(
+    values: TensorT, conditions: tf.Tensor, message: str, *received: tf.Tensor
+) -> TensorT:
+    """Returns the values, whose computation fails unless all conditions are true."""
+    checked = tf.debugging.Assert(tf.reduce_all(conditions), [message, *received])
+    with tf.control_dependencies([checked]):
+        return tf.identity(values)
+
+
 def check_same_batch(
     values: tf.Tensor, name: str, others: tf.Tensor, other_name: str
 ) -> tf.Tensor:
     """Adds an assertion that two tensors have the same number of entries."""
-    checked = tf.debugging.assert_equal(
-        tf.shape(values)[0],
-        tf.shape(others)[0],
-        f"`{name}` must have one entry for each of `{other_name}`",
-    )
-    with tf.control_dependencies([checked]):
-        return tf.identity(values)
+    is_same = tf.shape(values)[0] == tf.shape(others)[0]
+    message = f"`{name}` must have one entry for each of `{other_name}`"
+    return asserted(values, is_same, message)
 
 
 def check_language(
@@ -215,15 +249,8 @@ def check_language(
     first = tokens[:, :1].to_tensor(tokenizer.pad_token_id, shape=[None, 1])[:, 0]
     begins = tf.strings.regex_full_match(texts, f"{pattern}(?s:.*)")
     known = ~(begins & (first == tokenizer.unknown_token_id))
-    checked = tf.debugging.Assert(
-        tf.reduce_all(known),
-        [
-            f"`{argument}` must begin with a language token of the vocabulary or with "
-            "none"
-        ],
-    )
-    with tf.control_dependencies([checked]):
-        return tf.identity(tokens)
+    expected = "a language token of the vocabulary or with none"
+    return asserted(tokens, known, f"`{argument}` must begin with {expected}")
 
 
 def round_up(size: tf.Tensor, steps: list[int]) -> tf.Tensor:

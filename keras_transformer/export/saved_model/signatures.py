@@ -11,12 +11,15 @@ from keras_transformer.export.saved_model.search_functions import (
     PIECE_LENGTH,
     Outputs,
     SearchFunctions,
-    check_language,
+    asserted,
+    best_texts,
     check_same_batch,
     input_spec,
+    padded_seeds,
     powers_of_two,
+    random_seeds,
     round_up,
-    traced_function,
+    traced,
 )
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.token_ids import length_buckets
@@ -29,49 +32,30 @@ PHRASES, PHRASE_LENGTHS = [4, 16, 64], [8, 32, 128]
 
 
 class _Decoded(NamedTuple):
-    """Decoded texts. The batch of `token_ids` and `result` is padded.
+    """Decoded texts. The batch of `token_ids` and `result` is padded."""
 
-    Attributes:
-        tokens: ragged int32 tensor `(batch, None)`, tokens of the texts.
-        token_ids: int32 tensor `(padded_batch, padded_length)`, the same, padded.
-        result: hypotheses of the rows of `token_ids`.
-    """
-
-    tokens: tf.RaggedTensor
-    token_ids: tf.Tensor
-    result: SearchResult
+    tokens: tf.RaggedTensor  # Of the texts, int32 `(batch, None)`.
+    token_ids: tf.Tensor  # The same, int32 `(padded_batch, padded_length)`.
+    result: SearchResult  # Hypotheses of the rows of `token_ids`.
 
 
 class _BestHypotheses(NamedTuple):
-    """The best hypotheses of texts, and the pairs that the model aligns.
+    """The best hypotheses of texts, and the pairs that the model aligns."""
 
-    Attributes:
-        outputs: outputs of a signature: texts, scores and tokens.
-        sources: int32 tensor `(padded_batch, padded_source_length)`.
-        targets: int32 tensor `(padded_batch, padded_target_length)`, with the start
-            token.
-        batch: int32 scalar, number of texts.
-        target_length: int32 scalar, maximum length of the hypotheses.
-        source_length: int32 scalar, maximum length of the texts.
-    """
-
-    outputs: Outputs
-    sources: tf.Tensor
+    outputs: Outputs  # Texts, scores and tokens.
+    sources: tf.Tensor  # int32 `(padded_batch, padded_source_length)`.
+    # int32 `(padded_batch, padded_target_length)`, from the start token on.
     targets: tf.Tensor
-    batch: tf.Tensor
+    batch: tf.Tensor  # Number of texts, as the lengths an int32 scalar.
     target_length: tf.Tensor
     source_length: tf.Tensor
 
 
-def streams(model: ExportableModel, request: Request) -> bool:
+def _is_streamed(model: ExportableModel, request: Request) -> bool:
     """Returns whether a model has the signature `continue`.
 
     Its pieces are those of one search if the choice of a token depends on nothing but
     the tokens before it.
-
-    Args:
-        model: the model.
-        request: the search and its limits.
     """
     search = request.search
     is_alone = search.num_beams == 1 and not getattr(search, "logits_processors", ())
@@ -79,20 +63,7 @@ def streams(model: ExportableModel, request: Request) -> bool:
 
 
 class Signatures(SearchFunctions):
-    """Tokenizers, model and search as TensorFlow functions.
-
-    The functions pad batches and lengths to a few sizes outside the compiled parts.
-
-    Args:
-        model: a model with tokenizers.
-        request: the search and its limits.
-        quantization: how the weights are stored; see `StoredWeights`.
-        constraints: whether there are the signatures `constrained` and
-            `check_constraints`.
-
-    Attributes:
-        functions: the functions by the names of their signatures.
-    """
+    """Tokenizers, model and search as TensorFlow functions of strings or token ids."""
 
     def __init__(
         self,
@@ -110,53 +81,41 @@ class Signatures(SearchFunctions):
         self._source_vocabulary_size = model.source_vocabulary_size
         self._empty_source = model.empty_source
         self._longest_targets = lambda lengths: model.max_steps(lengths, tf.int32.max)
-        self.functions = {
-            "serving_default": self.serve,
-            "nbest": self.nbest,
-            "tokens": self.tokens,
-            "score": self.score,
+        text, prefix, seed = (
+            input_spec("text"),
+            input_spec("prefix"),
+            input_spec("seed", tf.int32),
+        )
+        token_ids = input_spec("token_ids", tf.int32, rank=2)
+        functions = {
+            "serving_default": traced(self._serve, text),
+            "nbest": traced(self._nbest, text, prefix, seed),
+            "tokens": traced(self._tokens, token_ids),
+            "score": traced(
+                self._score_texts, input_spec("source"), input_spec("target")
+            ),
         }
         if model.has_cross_attention:
-            self.functions["attention"] = traced_function(
-                self._attention, input_signature=[input_spec("text")]
-            )
+            functions["attention"] = traced(self._attention, text)
         if constraints:
+            phrases = input_spec("constraints")
             self._ends = int(model.forces_end_token)
-            self.functions["constrained"] = traced_function(
-                self._constrained,
-                input_signature=[
-                    input_spec(name) for name in ("text", "prefix", "constraints")
-                ],
-            )
-            self.functions["check_constraints"] = traced_function(
-                self._check_constraints, input_signature=[input_spec("constraints")]
-            )
-        if streams(model, request):
-            self.functions["continue"] = traced_function(
-                self._continue,
-                input_signature=[
-                    *(input_spec("text"), input_spec("state")),
-                    input_spec("seed", tf.int32),
-                ],
-            )
+            functions |= {
+                "constrained": traced(self._constrained, text, prefix, phrases),
+                "check_constraints": traced(self._check_constraints, phrases),
+            }
+        if _is_streamed(model, request):
+            state = input_spec("state")
+            functions["continue"] = traced(self._continue, text, state, seed)
         if model.returns_attention_scores:
-            self.functions["attention_scores"] = traced_function(
-                self._attention_scores, input_signature=[input_spec("text")]
-            )
+            functions["attention_scores"] = traced(self._attention_scores, text)
+        self.functions = functions  # TensorFlow saves no dictionary that changes.
 
-    @traced_function(input_signature=[input_spec("text")])
-    def serve(self, text: tf.Tensor) -> Outputs:
+    def _serve(self, text: tf.Tensor) -> Outputs:
         """Decodes strings `(batch,)` to strings and scores `(batch,)`."""
-        outputs = self._texts_of(self._decode(text))
-        return {name: outputs[name][:, 0] for name in ("text", "score", "truncated")}
+        return best_texts(self._texts_of(self._decode(text)))
 
-    @traced_function(
-        input_signature=[
-            *(input_spec("text"), input_spec("prefix")),
-            input_spec("seed", tf.int32),
-        ]
-    )
-    def nbest(self, text: tf.Tensor, prefix: tf.Tensor, seed: tf.Tensor) -> Outputs:
+    def _nbest(self, text: tf.Tensor, prefix: tf.Tensor, seed: tf.Tensor) -> Outputs:
         """Decodes strings `(batch,)` to hypotheses `(batch, num_hypotheses)`."""
         prefix = check_same_batch(prefix, "prefix", text, "text")
         seed = check_same_batch(seed, "seed", text, "text")
@@ -177,16 +136,13 @@ class Signatures(SearchFunctions):
         spelled = ~tf.reduce_any(unknown, axis=1) & (tokens.row_lengths() > 0)
         return {"spelled": spelled}
 
-    @traced_function(input_signature=[input_spec("token_ids", tf.int32, rank=2)])
-    def tokens(self, token_ids: tf.Tensor) -> Outputs:
+    def _tokens(self, token_ids: tf.Tensor) -> Outputs:
         """Decodes padded token ids `(batch, source_length)` to hypotheses."""
         size = self._source_vocabulary_size
-        checked = tf.debugging.Assert(
-            tf.reduce_all((token_ids >= 0) & (token_ids < size)),
-            [f"`token_ids` must be from 0 to {size - 1}; received", token_ids],
-        )
-        with tf.control_dependencies([checked]):
-            real = tf.ragged.boolean_mask(token_ids, token_ids != self._pad_token_id)
+        message = f"`token_ids` must be from 0 to {size - 1}; received"
+        known = (token_ids >= 0) & (token_ids < size)
+        token_ids = asserted(token_ids, known, message, token_ids)
+        real = tf.ragged.boolean_mask(token_ids, token_ids != self._pad_token_id)
         if self._empty_source:
             real = with_first_token(real, self._empty_source[0])
         tokens = self._check_length(real, "token_ids", "source")
@@ -207,12 +163,14 @@ class Signatures(SearchFunctions):
             "source",
             powers_of_two(SHORTEST_STREAM, self._limits["source"]),
         )
-        rows, count = tf.shape(token_ids)[0], tf.shape(text)[0]
-        seeds = tf.pad(seed, [[0, rows - count]])
-        found = self._search_piece(token_ids, seeds).token_ids[:count, 0]
-        piece = tf.ragged.boolean_mask(found, found != self._pad_token_id)
+        seeds = padded_seeds(seed, tf.shape(token_ids)[0])
+        result = self._search_piece(token_ids, seeds)
+        found = result.token_ids[: tf.shape(text)[0], 0]
+        is_token = tf.not_equal(found, self._pad_token_id)
+        piece = tf.ragged.boolean_mask(found, is_token)
         written = tf.concat([earlier, piece], axis=1)
-        ended = tf.reduce_any(found == self.target_tokenizer.end_token_id, axis=1)
+        is_end = tf.equal(found, self.target_tokenizer.end_token_id)
+        ended = tf.reduce_any(is_end, axis=1)
         ended |= piece.row_lengths() < PIECE_LENGTH  # The context of the model is full.
         lengths = prompts.row_lengths() + written.row_lengths()
         ended |= lengths > self._limits["source"]
@@ -225,33 +183,18 @@ class Signatures(SearchFunctions):
             "done": tf.cast(ended, tf.int32),
         }
 
-    @traced_function(input_signature=[input_spec("source"), input_spec("target")])
-    def score(self, source: tf.Tensor, target: tf.Tensor) -> Outputs:
+    def _score_texts(self, source: tf.Tensor, target: tf.Tensor) -> Outputs:
         """Scores pairs of strings `(batch,)`, and the tokens of the targets."""
-        sources = self.source_tokenizer.tokenize(source, add_end=True)
-        sources = check_language(self.source_tokenizer, source, sources, "source")
-        sources = self._pad(self._check_length(sources, "source", "source"), "source")
+        sources = self._checked_tokens(
+            self.source_tokenizer, source, "source", "source"
+        )
         target = check_same_batch(target, "target", source, "source")
-        tokens = self.target_tokenizer.tokenize(target, add_end=True)
-        tokens = check_language(self.target_tokenizer, target, tokens, "target")
-        tokens = self._check_length(tokens, "target", "target")
-        longest = self._longest_targets(
-            _lengths(sources, self._pad_token_id)[: tokens.nrows()]
-        )
-        checked = tf.debugging.assert_less_equal(
-            tf.cast(tokens.row_lengths(), tf.int32),
-            longest,
-            "`source` and `target` must be shorter together",
-        )
-        with tf.control_dependencies([checked]):
-            targets = self._pad(tf.identity(tokens), "target")
-        count, length = tf.unstack(tokens.bounding_shape())
-        scores = self._score(sources, self._shift(targets), targets)[:count, :length]
-        return {
-            "score": tf.reduce_sum(scores, axis=1),
-            "tokens": self._to_strings("target", targets[:count, :length]),
-            "token_scores": scores,
-        }
+        tokens = self._checked_tokens(self.target_tokenizer, target, "target", "target")
+        limits = self._longest_targets(tf.cast(sources.row_lengths(), tf.int32))
+        is_short = tf.cast(tokens.row_lengths(), tf.int32) <= limits
+        message = "`source` and `target` must be shorter together"
+        tokens = asserted(tokens, is_short, message)
+        return self._scores(self._pad(sources, "source"), tokens)
 
     def _attention(self, text: tf.Tensor) -> Outputs:
         """Decodes strings `(batch,)` and aligns the tokens of both sides."""
@@ -280,7 +223,7 @@ class Signatures(SearchFunctions):
         found = result.token_ids[:, 0, :padded_length]
         batch = tf.shape(text)[0]
         named = {
-            **{name: outputs[name][:, 0] for name in ("text", "score", "truncated")},
+            **best_texts(outputs),
             "source_tokens": self._to_strings("source", token_ids[:batch, :width]),
             "tokens": self._to_strings("target", found[:batch, :length]),
         }
@@ -295,9 +238,7 @@ class Signatures(SearchFunctions):
         constraints: tf.Tensor | None = None,
     ) -> _Decoded:
         """Decodes texts. One without words gives an empty hypothesis with score 0."""
-        tokens = self.source_tokenizer.tokenize(text, add_end=True)
-        tokens = self._check_length(tokens, "text", "source")
-        tokens = check_language(self.source_tokenizer, text, tokens, "text")
+        tokens = self._checked_tokens(self.source_tokenizer, text, "text", "source")
         _, token_ids, result = self._search_padded(tokens, prefix, seed, constraints)
         is_token = token_ids != self._pad_token_id
         for language_token_id in self.source_tokenizer.language_token_ids:
@@ -329,10 +270,7 @@ class Signatures(SearchFunctions):
         """Pads the tokens and searches for the outputs of all rows."""
         token_ids = self._pad(tokens, "source")
         rows = tf.shape(token_ids)[0]
-        if seed is None:
-            seed = tf.random.uniform([rows], maxval=tf.int32.max, dtype=tf.int32)
-        else:
-            seed = tf.pad(seed, [[0, rows - tf.shape(seed)[0]]])
+        seed = random_seeds(rows) if seed is None else padded_seeds(seed, rows)
         if prefix is None:
             prefix = tf.fill([tokens.nrows()], "")
         prefixes = self._prefixes(prefix, tokens.row_lengths(), rows)
@@ -360,30 +298,16 @@ class Signatures(SearchFunctions):
         before = tokenizer.tokenize(prefix).row_lengths()
         room = self._max_steps(tf.cast(source_lengths, tf.int32)) - self._ends
         needed = tf.cast(tf.reduce_sum(lengths, axis=1) + before, tf.int32)
-        is_short = tf.reduce_all((needed <= room) | (lengths.row_lengths() == 0))
+        is_short = (needed <= room) | (lengths.row_lengths() == 0)
+        message = "`constraints` must be shorter than the maximum output length"
+        tokens = asserted(tokens, is_short, message)
         unknown = tokens.flat_values == tokenizer.unknown_token_id
         is_known = ~tf.reduce_any(unknown) & tf.reduce_all(tokens.row_lengths() > 0)
-        checks = [
-            tf.debugging.Assert(
-                is_short,
-                ["`constraints` must be shorter than the maximum output length"],
-            ),
-            tf.debugging.Assert(
-                is_known,
-                [
-                    "`constraints` must have phrases with only characters and words of "
-                    "the target vocabulary"
-                ],
-            ),
-        ]
-        with tf.control_dependencies(checks):
-            phrases = tf.RaggedTensor.from_row_splits(tokens, splits)
+        expected = "only characters and words of the target vocabulary"
+        message = f"`constraints` must have phrases with {expected}"
+        tokens = asserted(tokens, is_known, message)
+        phrases = tf.RaggedTensor.from_row_splits(tokens, splits)
         _, count, longest = tf.unstack(phrases.bounding_shape(out_type=tf.int64))
         count, longest = round_up(count, PHRASES), round_up(longest, PHRASE_LENGTHS)
         shape = tf.stack([tf.cast(rows, tf.int64), count, longest])
         return phrases.to_tensor(self._pad_token_id, shape=shape)
-
-
-def _lengths(token_ids: tf.Tensor, pad_token_id: int) -> tf.Tensor:
-    """Returns the lengths of padded rows, int32 `(batch,)`."""
-    return tf.math.count_nonzero(token_ids != pad_token_id, axis=1, dtype=tf.int32)

@@ -2,8 +2,8 @@
 
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +13,7 @@ from google.protobuf import (
     message_factory,
     text_format,
 )
+from google.protobuf.message import Message
 from tensorflow.core.framework import tensor_pb2
 
 from keras_transformer.export.checking import sample_texts
@@ -107,23 +108,14 @@ def write_warmup(
     model: ExportableModel,
     folder: pathlib.Path,
     shapes: WarmupShapes,
-    has_continue: bool = False,
-    has_constraints: bool = False,
+    signatures: Collection[str] = (),
 ) -> None:
-    """Writes warm-up requests into a SavedModel.
+    """Writes warm-up requests into a SavedModel that has the given signatures.
 
     The first request is a text. The others are token ids, which have exactly the given
-    shapes. The requests compile the search, which all signatures that decode share.
-
-    Args:
-        model: a model with tokenizers.
-        folder: the SavedModel.
-        shapes: pairs of a number of texts and their length in tokens. Lengths are
-            limited to `max_source_length`. For a model that takes arrays, the length is
-            the size of axes of unknown size.
-        has_continue: whether the SavedModel has the signature `continue`, which has a
-            separate search.
-        has_constraints: whether it has the signature `constrained`, likewise.
+    shapes, up to `max_source_length`. The requests compile the search, which all
+    signatures that decode share, except for `continue` and `constrained`. For a model
+    that takes arrays, the length is the size of axes of unknown size.
     """
     limit = model.max_source_length
     limited = ((batch, min(length, limit or length)) for batch, length in shapes)
@@ -135,18 +127,13 @@ def write_warmup(
         return
     text, *_ = sample_texts(model)
     (row,) = tokenizers_of(model).source.tokenize([text]).to_list()
-    requests = [WarmupRequest("serving_default", {"text": np.array([text], object)})]
-    if has_continue:
-        inputs = {
-            "text": np.array([text], object),
-            "state": np.array([""], object),
-            "seed": np.zeros(1, "int32"),
-        }
+    texts, empty = np.array([text], object), np.array([""], object)
+    requests = [WarmupRequest("serving_default", {"text": texts})]
+    if "continue" in signatures:
+        inputs = {"text": texts, "state": empty, "seed": np.zeros(1, "int32")}
         requests.append(WarmupRequest("continue", inputs))
-    if has_constraints:
-        names = ("prefix", "constraints")
-        inputs = {"text": np.array([text], object)}
-        inputs |= {name: np.array([""], object) for name in names}
+    if "constrained" in signatures:
+        inputs = {"text": texts, "prefix": empty, "constraints": empty}
         requests.append(WarmupRequest("constrained", inputs))
     for batch, length in shapes:
         token_ids = [*np.resize(row, length - 1), model.end_token_id]
@@ -179,14 +166,7 @@ def _write(folder: pathlib.Path, requests: Sequence[WarmupRequest]) -> None:
 
 
 def check_warmup(shapes: WarmupShapes) -> None:
-    """Checks the shapes of warm-up requests.
-
-    Args:
-        shapes: pairs of a number of texts and their length in tokens.
-
-    Raises:
-        ValueError: if a shape is not a pair, or a number is less than 1.
-    """
+    """Raises `ValueError` unless shapes are pairs of numbers of at least 1."""
     for shape in shapes:
         if len(shape) != 2 or min(shape) < 1:
             raise ValueError(
@@ -206,7 +186,7 @@ def _serialize(request: WarmupRequest) -> bytes:
     return log.SerializeToString()
 
 
-def _prediction_log() -> Any:
+def _prediction_log() -> type[Message]:
     """Returns the class of the message PredictionLog.
 
     It has a separate pool, because the default pool may contain the class of the

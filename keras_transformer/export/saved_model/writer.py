@@ -5,19 +5,19 @@ import os
 import pathlib
 import shlex
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from keras_transformer.decoding import OutputLength, Search
 from keras_transformer.decoding.loop import check_finds_phrases
 from keras_transformer.export.checking import (
+    Sources,
     check_weights,
     compare_texts,
     compare_tokens,
     rounding_error,
-    rounding_error_of_arrays,
     sample_arrays,
     sample_texts,
 )
@@ -40,7 +40,7 @@ from keras_transformer.export.saved_model.quantization import (
     rounded_model,
 )
 from keras_transformer.export.saved_model.search_functions import DEFAULT_MAX_LENGTH
-from keras_transformer.export.saved_model.signatures import Signatures, streams
+from keras_transformer.export.saved_model.signatures import Signatures
 from keras_transformer.export.saved_model.warmup import (
     WarmupShapes,
     check_warmup,
@@ -88,7 +88,7 @@ def export_saved_model(
     warmup: WarmupShapes = DEFAULT_WARMUP,
     card: Facts | None = None,
     check_texts: Sequence[str] | None = None,
-    check_sources: Any = None,
+    check_sources: Sequence[ArrayLike] | np.ndarray | None = None,
     constraints: bool = False,
 ) -> None:
     """Writes a SavedModel with tokenizers, search and detokenizer.
@@ -221,11 +221,7 @@ def export_saved_model(
     if constraints:
         _check_constraints(request, is_array)
     check_weights(model)
-    sources: Any = check_sources if is_array else check_texts
-    if sources is None or len(sources) == 0:
-        sources = sample_arrays(model) if is_array else sample_texts(model)
-    if is_array:
-        sources = np.stack(source_rows(model, sources, "check_sources"))
+    sources = _sources_of_check(model, check_texts, check_sources)
     with new_folder(filepath) as folder:
         write_with_tensorflow(
             _write,
@@ -236,22 +232,34 @@ def export_saved_model(
             constraints=constraints,
         )
         error = _check(model, folder, request, quantization, sources)
-        has_continue = streams(model, request)
-        write_warmup(model, folder, warmup, has_continue, constraints)
+        signatures = describe_signatures(folder)
+        write_warmup(model, folder, warmup, signatures)
         decoding = {
             "search": repr(search),
             "max_length": max_length or _default_length(model),
             "min_length": min_length,
             "weights": _describe_weights(folder, quantization, error),
         }
-        tables = {
+        tables: dict[str, Facts] = {
             "Model": {**describe_model(model), **_limits(model)},
             "Decoding": decoding,
-            "Signatures": describe_signatures(folder),
+            "Signatures": signatures,
             "Created with": package_versions(),
         }
         usage = _usage(model, pathlib.Path(filepath), sources[0])
         write_card(folder, _model_name(filepath), usage, tables, card or {})
+
+
+def _sources_of_check(
+    model: ExportableModel,
+    check_texts: Sequence[str] | None,
+    check_sources: Sequence[ArrayLike] | np.ndarray | None,
+) -> Sources:
+    if model.source_spec is None:
+        return list(() if check_texts is None else check_texts) or sample_texts(model)
+    if check_sources is None or len(check_sources) == 0:
+        check_sources = sample_arrays(model)
+    return np.stack(source_rows(model, check_sources, "check_sources"))
 
 
 def _write(
@@ -284,19 +292,18 @@ def _check(
     folder: pathlib.Path,
     request: Request,
     quantization: str | None,
-    sources: Any,
+    sources: Sources,
 ) -> float:
     """Checks the outputs; returns the error of log-probabilities due to rounding."""
-    is_array = model.source_spec is not None
-    compare: Callable[..., None] = compare_tokens if is_array else compare_texts
+    compare: Callable[..., None] = compare_tokens
+    if model.source_spec is None:
+        compare = compare_texts
     if quantization is None:
         compare(model, folder, request, sources)
         return 0.0
     rounded = rounded_model(model, quantization)
     compare(rounded, folder, request, sources)
-    find = rounding_error_of_arrays if is_array else rounding_error
-    error: float = find(model, rounded, request, sources)
-    return error
+    return rounding_error(model, rounded, request, sources)
 
 
 def _describe_weights(
@@ -328,10 +335,10 @@ def _limits(model: ExportableModel) -> dict[str, int]:
     }
 
 
-def _usage(model: ExportableModel, folder: pathlib.Path, text: Any) -> str:
+def _usage(model: ExportableModel, folder: pathlib.Path, text: str | np.ndarray) -> str:
     name = _model_name(folder)
     path = f"{name}/{folder.name}" if is_version(folder.name) else folder.name
-    if model.source_spec is not None:
+    if not isinstance(text, str):
         _, dtype = array_input(model)
         return _ARRAY_USAGE.format(folder=path, dtype=dtype, shape=(1, *text.shape))
     quoted = json.dumps(text, ensure_ascii=False)

@@ -79,9 +79,7 @@ def test_chunks_do_not_change_the_splits():
 
 @pytest.mark.parametrize("alpha", [-0.1, 1.5, float("nan")])
 def test_bad_alpha(alpha):
-    message = (
-        f"`target_sampling` must be from 0 to 1; received `target_sampling={alpha}"
-    )
+    message = f"0 and of at most 1; received `target_sampling={alpha}"
     with pytest.raises(ValueError, match=message):
         SubwordSampling(TOKENIZERS, (None, alpha), 5)
 

@@ -80,6 +80,7 @@ def test_only_matrices_are_rounded(ensemble, quantization, error):
 class Scripted:
     """A model with given log-probabilities of its hypotheses."""
 
+    source_spec = None
     source_tokenizer = target_tokenizer = LETTERS
 
     def __init__(self, scores):
@@ -154,7 +155,7 @@ def check_stored(folder, model):
 
 
 def test_unknown_quantization(ensemble, tmp_path):
-    message = "`quantization` must be 'float16', 'int8' or `None` .*received .*'int4'"
+    message = "`quantization` must be 'float16' or 'int8'; received .*'int4'"
     with pytest.raises(ValueError, match=message):
         check_quantization(ensemble, "int4")
     with pytest.raises(ValueError, match=message):
