@@ -59,12 +59,7 @@ def describe_trained_model(path: pathlib.Path) -> Facts:
 
 
 def next_commands(path: pathlib.Path, is_causal: bool) -> list[str]:
-    """Returns the commands that take a trained model.
-
-    Args:
-        path: of the model.
-        is_causal: whether it is a language model.
-    """
+    """Returns the commands that take a trained model."""
     if is_causal:
         return [
             command("generate", path, "--prompt", "TEXT"),
