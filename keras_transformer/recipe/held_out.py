@@ -18,38 +18,22 @@ SMALL_DOCUMENTS = ("line", "paragraph")  # of which whole ones are held out
 
 
 class ParallelText(NamedTuple):
-    """A text and its translation.
-
-    Attributes:
-        sources: list of str, the sentences.
-        references: list of str, the translation of each sentence.
-    """
+    """The sentences of a text, and the translation of each."""
 
     sources: list[str]
     references: list[str]
 
 
 class TextFiles(NamedTuple):
-    """The files of the texts of a run.
+    """The files of the texts of a run."""
 
-    Attributes:
-        train: list of paths, source and target of the training text, or one file; for
-            a language model files of running text.
-        valid: the same of the validation text.
-        test: the same of the test text; `None` without a test text.
-    """
-
-    train: list[str]
+    train: list[str]  # source and target, or one file; or files of running text
     valid: list[str]
     test: list[str] | None
 
 
 def default_fraction(pairs: int) -> float:
-    """Returns the fraction of a training text that is held out for validation.
-
-    Args:
-        pairs: number of pairs of the training text.
-    """
+    """Returns the fraction of a training text that is held out for validation."""
     return round(min(MOST_OF_TEXT, MOST_PAIRS / pairs), 4) or MOST_PAIRS / pairs
 
 
@@ -64,18 +48,6 @@ def hold_out(
     The part of a pair depends on a hash of its source, without regard to letter case
     and spaces. So no source is in two parts, and the parts do not depend on the order
     of the lines. Existing files are kept, so that a resumed run has the same data.
-
-    Args:
-        pairs: the training text.
-        valid: files, or the fraction of the pairs for validation.
-        test: files, or the fraction for the test, or `None`.
-        folder: the folder for the files `train.source`, `train.target`, and so on.
-
-    Returns:
-        The `TextFiles`.
-
-    Raises:
-        ValueError: if a part is empty.
     """
     shares = _shares(valid, test)
     names = ("train", *shares)
@@ -86,11 +58,7 @@ def hold_out(
     if not all(pathlib.Path(path).exists() for name in names for path in files[name]):
         folder.mkdir(parents=True, exist_ok=True)
         _write(pairs, shares, files)
-    return TextFiles(
-        files["train"],
-        files["valid"] if isinstance(valid, int | float) else valid,
-        files["test"] if isinstance(test, int | float) else test,
-    )
+    return _text_files(files, valid, test)
 
 
 def _shares(
@@ -102,6 +70,19 @@ def _shares(
         for name, share in {"valid": valid, "test": test}.items()
         if isinstance(share, int | float)
     }
+
+
+def _text_files(
+    held_out: dict[str, list[str]],
+    valid: list[str] | float,
+    test: list[str] | float | None,
+) -> TextFiles:
+    """Returns the files of the parts that are held out, and those that are given."""
+    return TextFiles(
+        held_out["train"],
+        held_out["valid"] if isinstance(valid, int | float) else valid,
+        held_out["test"] if isinstance(test, int | float) else test,
+    )
 
 
 def _write(
@@ -119,13 +100,8 @@ def _write(
             counts[name] += 1
             for file, text in zip(open_files[name], pair, strict=True):
                 file.write(f"{text}\n".encode())
-        if empty := [name for name, count in counts.items() if not count]:
-            given = ", ".join(f"`{name}={share}`" for name, share in shares.items())
-            raise ValueError(
-                f"`{empty[0]}` must have at least one pair after texts are held out; "
-                f"received {sum(counts.values())} pairs and {given}. Give files, or "
-                "another fraction."
-            )
+        if not all(counts.values()):
+            raise _no_text(f"{sum(counts.values())} pairs", shares)
 
 
 def _part(source: str, shares: dict[str, float]) -> str:
@@ -144,11 +120,7 @@ def _part(source: str, shares: dict[str, float]) -> str:
 
 
 def default_text_fraction(characters: int) -> float:
-    """Returns the fraction of a running text that is held out for validation.
-
-    Args:
-        characters: number of characters of the training text.
-    """
+    """Returns the fraction of a running text that is held out for validation."""
     share = min(MOST_OF_TEXT, MOST_CHARACTERS / max(characters, 1))
     return round(share, 4) or share
 
@@ -166,20 +138,6 @@ def hold_out_text(
     If documents are lines or paragraphs, whole documents are held out, by a hash of
     their text; otherwise the end of the text, first for validation and then for the
     test. Existing files are kept, unless the run is new.
-
-    Args:
-        files: the training text.
-        documents: what a document is: `"file"`, `"line"`, `"paragraph"` or `"none"`.
-        valid: files, or the fraction of the text for validation.
-        test: files, or the fraction for the test, or `None`.
-        folder: the folder for the files `train-001.txt`, and so on.
-        is_new: whether the run is new.
-
-    Returns:
-        The `TextFiles`.
-
-    Raises:
-        ValueError: if a part is empty.
     """
     shares = _shares(valid, test)
     names = ("train", *shares)
@@ -193,12 +151,7 @@ def hold_out_text(
             pathlib.Path(path).unlink()
         write = _write_documents if documents in SMALL_DOCUMENTS else _write_ends
         write(files, documents, shares, folder)
-    parts = found()
-    return TextFiles(
-        parts["train"],
-        parts["valid"] if isinstance(valid, int | float) else valid,
-        parts["test"] if isinstance(test, int | float) else test,
-    )
+    return _text_files(found(), valid, test)
 
 
 def _write_documents(

@@ -178,7 +178,9 @@ class _Writer:
     def _stream(self, prompt: str) -> None:
         parts = [prompt] if self.include_prompt else []
         typer.echo("".join(parts), nl=False)
-        pieces = self.model.stream(prompt, self.search, self.max_length, seed=self.seed)
+        pieces = self.model.stream(
+            prompt, search=self.search, max_length=self.max_length, seed=self.seed
+        )
         for piece in pieces:
             typer.echo(piece, nl=False)
             sys.stdout.flush()

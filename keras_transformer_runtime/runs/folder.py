@@ -10,7 +10,7 @@ from keras_transformer_runtime.model_paths import is_version
 from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe, read_options
 from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
 
-CHECKSUMS = "checksums.json"
+CHECKSUMS, FIGURES = "checksums.json", "figures.json"
 
 
 class SearchSettings(NamedTuple):
@@ -24,7 +24,7 @@ def is_complete(recipe: Recipe) -> bool:
     """Returns whether the folder of a run has all results of these options."""
     output = pathlib.Path(recipe.output)
     results = [
-        output / name for name in ("options.toml", "model.keras", "figures.json")
+        output / name for name in ("options.toml", "model.keras", FIGURES)
     ]
     if not all(path.exists() for path in results):
         return False
@@ -35,7 +35,7 @@ def is_complete(recipe: Recipe) -> bool:
 
 def selected_search(path: pathlib.Path) -> SearchSettings | None:
     """Returns the search that a run has selected; `None` for other paths and models."""
-    options, figures = path / "options.toml", path / "figures.json"
+    options, figures = path / "options.toml", path / FIGURES
     if not (options.is_file() and figures.is_file()):
         return None
     recipe = Recipe.from_toml(options)

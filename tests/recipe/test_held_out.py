@@ -63,7 +63,7 @@ def test_files_are_passed_on(tmp_path):
     "pairs, shares", [(PAIRS[:3], (0.0001, None)), (PAIRS[:2], (0.1, 0.89999))]
 )
 def test_a_part_must_not_be_empty(tmp_path, pairs, shares):
-    with pytest.raises(ValueError, match="must have at least one pair after texts"):
+    with pytest.raises(ValueError, match="must have enough text for each part after"):
         hold_out(iter(pairs), *shares, tmp_path)
     assert not [*tmp_path.iterdir()]
 

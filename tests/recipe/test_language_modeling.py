@@ -23,8 +23,9 @@ from keras_transformer.recipe import (
 from keras_transformer.recipe.held_out import default_text_fraction, hold_out_text
 from keras_transformer.recipe.language_modeling import short_prompts
 from keras_transformer.recipe.plan import Plan, choose_language_model
+from keras_transformer.recipe.preparation import prepare
 from keras_transformer.recipe.progress import Reporter
-from keras_transformer.recipe.stages import finish, fit, prepare
+from keras_transformer.recipe.stages import finish, fit
 from keras_transformer.recipe.text_statistics import RunningTextStatistics
 from keras_transformer.recipe.tokenizers import make_text_tokenizer
 from keras_transformer.text import ByteTokenizer, CharacterTokenizer
@@ -224,10 +225,10 @@ def test_init_continues_a_language_model(run, folder, tmp_path):
         tmp_path / "other.keras"
     )
     options["init"] = str(tmp_path / "other.keras")
-    message = "`init` must be a model of the kind `model='causal'`; .* is a Seq2Seq"
+    message = "`init` must be a CausalLM for `model='causal'`; .* is a Seq2Seq"
     with pytest.raises(ValueError, match=message):
         train(recipe(tmp_path, "other", **options))
-    message = "`init` must be a model of the kind `model='seq2seq'`; .* is a CausalLM"
+    message = "`init` must be a Seq2Seq for `model='seq2seq'`; .* is a CausalLM"
     write_lines(tmp_path / "pairs.tsv", ["a\tb"] * 20)
     options = {name: [str(tmp_path / "pairs.tsv")] for name in ("train", "valid")}
     options |= {"model": "seq2seq", "init": str(folder / "run"), **sizes}
@@ -270,9 +271,9 @@ def test_options_of_language_models_alone(name, value):
 
 
 def test_other_errors_of_options():
-    with pytest.raises(ValueError, match="`documents` must be one of file, line"):
+    with pytest.raises(ValueError, match="`documents` must be 'file', 'line'"):
         Recipe(**FILES, documents="word")
-    with pytest.raises(ValueError, match="`model` must be one of seq2seq, causal"):
+    with pytest.raises(ValueError, match="`model` must be 'seq2seq' or 'causal'"):
         Recipe(train=["a.tsv"], output="runs/a", model="gpt")
     with pytest.raises(ValueError, match="`separate_documents` requires documents"):
         Recipe(**FILES, documents="none", separate_documents=True)
