@@ -63,17 +63,7 @@ register_url_convertor("name", _NameConvertor())
 
 
 class Application:
-    """Responds to HTTP requests.
-
-    Args:
-        models: dictionary of `ServedModel` by name.
-        options: `ServerOptions`.
-        lifespan: asynchronous context manager, entered at the start of the
-            application and left at its end.
-
-    Attributes:
-        asgi: the ASGI application.
-    """
+    """Responds to HTTP requests."""
 
     def __init__(
         self,
@@ -338,7 +328,7 @@ async def _compute(
 
 
 async def _cancel_on_disconnect(
-    request: Request, computation: Coroutine[Any, Any, T]
+    request: Request, computation: Coroutine[object, object, T]
 ) -> T:
     """Awaits a computation, and cancels it if the client disconnects."""
     result = asyncio.ensure_future(computation)
@@ -359,8 +349,8 @@ async def _disconnect(request: Request) -> None:
         pass
 
 
-def _description(model: ServedModel) -> dict[str, Any]:
-    description: dict[str, Any] = {
+def _description(model: ServedModel) -> dict[str, object]:
+    description: dict[str, object] = {
         "name": model.name,
         "ready": bool(model.active()),
         "splits_sentences": model.options.split_sentences is not None,
@@ -378,7 +368,7 @@ def _description(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _state(version: ModelVersion) -> dict[str, Any]:
+def _state(version: ModelVersion) -> dict[str, object]:
     code = "UNKNOWN" if version.error else "OK"
     return {
         "version": str(version.number),

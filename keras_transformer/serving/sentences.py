@@ -17,16 +17,10 @@ _LANGUAGE_TOKEN = re.compile(r">>[^\s<>]+<<")
 
 
 class SplitTexts(NamedTuple):
-    """Texts that are split into sentences.
-
-    Attributes:
-        sentences: list of str, the sentences of all texts without surrounding space,
-            each after the language token of its text, if there is one.
-        parts: list of the parts of each text, in order: an int is an index into
-            `sentences`, a str is the space before, between or after sentences.
-    """
+    """Texts that are split into sentences."""
 
     sentences: list[str]
+    # Of each text: the places of its sentences, and the spaces between them.
     parts: list[Parts]
 
 
@@ -35,21 +29,6 @@ def split(texts: list[str], language: str) -> SplitTexts:
 
     A text may begin with a language token such as `>>deu<<`, which sets the target
     language of a multilingual model. It is put before each sentence of the text.
-
-    Args:
-        texts: list of str.
-        language: str, ISO 639-1 code of the language whose rules end a sentence.
-
-    Returns:
-        The `SplitTexts`.
-
-    Example:
-
-    ```python
-    sentences, parts = split(["It rains.  Dr. Jones sleeps.", ""], "en")
-    print(sentences, parts)
-    # ['It rains.', 'Dr. Jones sleeps.'] [[0, '  ', 1], []]
-    ```
     """
     sentences: list[str] = []
     parts = []
@@ -69,16 +48,7 @@ def split(texts: list[str], language: str) -> SplitTexts:
 
 
 def join(outputs: Columns, parts: list[Parts]) -> Columns:
-    """Joins decoded sentences to texts.
-
-    Args:
-        outputs: `text`, `score` and `truncated` of each sentence.
-        parts: the parts of each text, from `split`.
-
-    Returns:
-        `text`, `score` and `truncated` of each text. A score is the sum of the scores
-        of the sentences.
-    """
+    """Joins decoded sentences to texts."""
     texts, truncated = outputs["text"], outputs["truncated"]
     return {
         "truncated": [

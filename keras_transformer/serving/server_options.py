@@ -258,13 +258,7 @@ def _versions(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _message(location: tuple[int | str, ...], kind: str, text: str) -> str:
-    """Returns a message with the name of the option that an error of pydantic is about.
-
-    Args:
-        location: path of the option.
-        kind: type of the error.
-        text: message of pydantic or of a validator.
-    """
+    """Returns the message of an error of pydantic with the name of the option."""
     name = ".".join(map(str, location))
     if kind == "extra_forbidden":
         return f"there is no option `{name}`"

@@ -281,22 +281,7 @@ def translate_stream(
 def written_at_once(
     target: str | os.PathLike, source: str | os.PathLike | None, overwrite: bool
 ) -> Iterator[BinaryIO]:
-    """Opens a file for a translation that does not resume after a stop.
-
-    Args:
-        target: path of the file, which exists once it is complete; compressed if it
-            ends in `.gz`.
-        source: path of the translated file, or `None`.
-        overwrite: bool, whether to replace an existing `target`.
-
-    Yields:
-        The file to write to.
-
-    Raises:
-        ValueError: if both are the same file.
-        FileNotFoundError: if the folder of `target` does not exist.
-        FileExistsError: if `target` exists and may not be replaced.
-    """
+    """Opens a file for a translation that does not resume after a stop."""
     target = pathlib.Path(target)
     check_new_file(target, source, overwrite)
     with written_whole(target) as file:
@@ -362,15 +347,7 @@ def _relevant(config: object) -> object:
 
 
 def check_workers(workers: int) -> None:
-    """Checks a number of workers, and that Ray is installed if there are several.
-
-    Args:
-        workers: int >= 1.
-
-    Raises:
-        ValueError: if it is out of range.
-        ModuleNotFoundError: if Ray is missing.
-    """
+    """Checks a number of workers, and that Ray is installed if there are several."""
     check_ints(1, workers=workers)
     if workers > 1:
         require_modules(["ray"], f"`workers={workers}`")
