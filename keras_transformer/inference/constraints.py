@@ -1,7 +1,7 @@
 """Phrases that must occur in the outputs, as token ids."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from keras_transformer.inference.token_ids import (
 )
 
 # The phrases of each input: texts, or lists of token ids.
-Constraints: TypeAlias = Sequence[Sequence[Any] | None]
+Constraints: TypeAlias = Sequence[Sequence[object] | None]
 
 
 def phrase_rows(
@@ -29,7 +29,7 @@ def phrase_rows(
             "`constraints` must have one list of phrases for each input; received "
             f"{len(entries)} lists and {len(room)} inputs."
         )
-    phrases: list[Sequence[Any]] = []
+    phrases: list[Sequence[object]] = []
     for number, entry in enumerate(entries):
         if is_text(entry) or np.isscalar(entry):
             raise ValueError(
@@ -62,7 +62,7 @@ def pad_phrases(phrases: list[Rows], batch_size: int, pad_token_id: int) -> np.n
 
 
 def _check_phrase(
-    model: SequenceModel, ids: list[int], phrase: Any, number: int
+    model: SequenceModel, ids: list[int], phrase: object, number: int
 ) -> None:
     size = model.target_vocabulary_size
     check_rows([ids], "constraints", "target", size, None, "")
@@ -81,7 +81,7 @@ def _check_phrase(
         )
 
 
-def _check_room(phrases: Rows, entry: Sequence[Any], room: int, number: int) -> None:
+def _check_room(phrases: Rows, entry: Sequence[object], room: int, number: int) -> None:
     tokens = sum(map(len, phrases))
     if tokens > room:
         raise ValueError(

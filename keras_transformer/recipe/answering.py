@@ -1,7 +1,5 @@
 """The task of a `CausalLM` that answers prompts: pairs, and the loss of the answers."""
 
-from typing import Any
-
 from keras_transformer.inference.perplexity import TextScores
 from keras_transformer.models import CausalLM, GenerativeModel
 from keras_transformer.recipe.held_out import ParallelText
@@ -72,7 +70,7 @@ class AnsweringTask(ParallelTask):
         )
 
 
-def _score(model: Any, text: ParallelText) -> TextScores:
+def _score(model: GenerativeModel, text: ParallelText) -> TextScores:
     return TextScores.of(model.score(*text), text.references)
 
 

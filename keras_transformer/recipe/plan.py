@@ -34,7 +34,7 @@ class Plan:
     """The options of a run, while they are chosen."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self._values: dict[str, Any] = dict(recipe.values())
+        self._values: dict[str, object] = {**recipe.values()}
         self.choices: list[Choice] = []
 
     def __getitem__(self, option: str) -> Any:

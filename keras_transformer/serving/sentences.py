@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from sentencex import segment
 
@@ -63,10 +63,11 @@ def join(outputs: Columns, parts: list[Parts]) -> Columns:
     }
 
 
-def _sum_scores(scores: list[Any], parts: Parts) -> Any:
+def _sum_scores(scores: list[float | None], parts: Parts) -> float | None:
     """Returns the sum of the scores of sentences; `None` if a score is missing."""
     own = [scores[part] for part in parts if isinstance(part, int)]
-    return None if None in own else sum(own)
+    found = [score for score in own if score is not None]
+    return sum(found) if len(found) == len(own) else None
 
 
 def _pieces(text: str, language: str) -> Iterator[str]:

@@ -120,8 +120,10 @@ def translate_command(
     from keras_transformer.recipe.loading import load_trained_model
 
     terms = None if dictionary is None else PhraseDictionary.from_file(dictionary)
-    groups = num_beam_groups, diversity_penalty
-    search = make_search(model, num_beams, length_penalty, max(n_best, 1), *groups)
+    search = make_search(
+        *(model, num_beams, length_penalty, max(n_best, 1)),
+        *(num_beam_groups, diversity_penalty),
+    )
     loaded = load_trained_model(model)
     # The progress bar and the translations must not mix in a terminal.
     has_bar = not quiet and not (target == DASH and sys.stdout.isatty())
@@ -134,14 +136,8 @@ def translate_command(
             translate = functools.partial(translate_stream, loaded, lines, file)
         else:
             stack.enter_context(_says_how_to_continue(target))
-            translate = functools.partial(
-                translate_file,
-                loaded,
-                source,
-                target,
-                overwrite=overwrite,
-                workers=workers,
-            )
+            write = functools.partial(translate_file, loaded, source, target)
+            translate = functools.partial(write, overwrite=overwrite, workers=workers)
         translate(
             search,
             max_length=max_length,

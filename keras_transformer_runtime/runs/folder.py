@@ -23,9 +23,7 @@ class SearchSettings(NamedTuple):
 def is_complete(recipe: Recipe) -> bool:
     """Returns whether the folder of a run has all results of these options."""
     output = pathlib.Path(recipe.output)
-    results = [
-        output / name for name in ("options.toml", "model.keras", FIGURES)
-    ]
+    results = [output / name for name in ("options.toml", "model.keras", FIGURES)]
     if not all(path.exists() for path in results):
         return False
     began = began_recipe(output)

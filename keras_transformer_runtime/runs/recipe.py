@@ -269,9 +269,8 @@ class Recipe:
         Args:
             began: the options of the run.
         """
-        values = began.values()
-        missing: dict[str, Any] = {
-            name: values[name]
+        missing = {
+            name: vars(began)[name]
             for name, value in self.values().items()
             if value is None and name not in ("test", "patience", "verbose")
         }
