@@ -4,12 +4,16 @@ import contextlib
 import hashlib
 import itertools
 import pathlib
-from collections.abc import Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 from keras_transformer.dataset.running_text import text_documents, text_pieces
 from keras_transformer.dataset.text_pairs import Pair
+from keras_transformer.recipe.plan import Plan
 from keras_transformer_runtime.files import written_whole
+
+Shares: TypeAlias = dict[str, float]  # fractions that are held out, by their part
+Parts: TypeAlias = dict[str, list[str]]  # files that are written, by their part
 
 MOST_PAIRS = 1000  # held out if no fraction is given
 MOST_CHARACTERS = 500_000  # the same of running text
@@ -37,74 +41,56 @@ def default_fraction(pairs: int) -> float:
     return round(min(MOST_OF_TEXT, MOST_PAIRS / pairs), 4) or MOST_PAIRS / pairs
 
 
-def hold_out(
-    pairs: Iterator[Pair],
-    valid: list[str] | float,
-    test: list[str] | float | None,
-    folder: pathlib.Path,
-) -> TextFiles:
+def text_files(plan: Plan, hold_out: Callable[[Shares], Parts]) -> TextFiles:
+    """Returns the files of a run; `hold_out` writes those that fractions ask for."""
+    files = {name: plan[name] for name in ("train", "valid", "test")}
+    shares = {name: x for name, x in files.items() if isinstance(x, float)}
+    return TextFiles(**{**files, **(hold_out(shares) if shares else {})})
+
+
+def hold_out(pairs: Iterable[Pair], shares: Shares, folder: pathlib.Path) -> Parts:
     """Writes the parts of a training text to files.
 
     The part of a pair depends on a hash of its source, without regard to letter case
     and spaces. So no source is in two parts, and the parts do not depend on the order
     of the lines. Existing files are kept, so that a resumed run has the same data.
     """
-    shares = _shares(valid, test)
-    names = ("train", *shares)
-    files = {
+    parts = {
         name: [str(folder / f"{name}.{side}") for side in ("source", "target")]
-        for name in names
+        for name in ("train", *shares)
     }
-    if not all(pathlib.Path(path).exists() for name in names for path in files[name]):
+    if not all(
+        pathlib.Path(path).exists() for path in itertools.chain(*parts.values())
+    ):
         folder.mkdir(parents=True, exist_ok=True)
-        _write(pairs, shares, files)
-    return _text_files(files, valid, test)
-
-
-def _shares(
-    valid: list[str] | float, test: list[str] | float | None
-) -> dict[str, float]:
-    """Returns the fractions that are held out, by the name of the part."""
-    return {
-        name: share
-        for name, share in {"valid": valid, "test": test}.items()
-        if isinstance(share, int | float)
-    }
-
-
-def _text_files(
-    held_out: dict[str, list[str]],
-    valid: list[str] | float,
-    test: list[str] | float | None,
-) -> TextFiles:
-    """Returns the files of the parts that are held out, and those that are given."""
-    return TextFiles(
-        held_out["train"],
-        held_out["valid"] if isinstance(valid, int | float) else valid,
-        held_out["test"] if isinstance(test, int | float) else test,
-    )
+        lines = ((f"{source}\n", f"{target}\n") for source, target in pairs)
+        _write(lines, parts, shares, "pairs")
+    return parts
 
 
 def _write(
-    pairs: Iterator[Pair], shares: dict[str, float], files: dict[str, list[str]]
+    items: Iterable[Sequence[str]], parts: Parts, shares: Shares, unit: str
 ) -> None:
-    """Writes the files. Raises `ValueError`, and writes none, if a part is empty."""
-    counts = dict.fromkeys(files, 0)
+    """Writes each item, a text for each file, to the files of its part.
+
+    Raises `ValueError`, and writes no file, if a part is empty.
+    """
+    counts = dict.fromkeys(parts, 0)
     with contextlib.ExitStack() as stack:
-        open_files: dict[str, Sequence[BinaryIO]] = {
+        open_files = {
             name: [stack.enter_context(written_whole(path)) for path in paths]
-            for name, paths in files.items()
+            for name, paths in parts.items()
         }
-        for pair in pairs:
-            name = _part(pair[0], shares)
+        for texts in items:
+            name = _part(texts[0], shares)
             counts[name] += 1
-            for file, text in zip(open_files[name], pair, strict=True):
-                file.write(f"{text}\n".encode())
+            for file, text in zip(open_files[name], texts, strict=True):
+                file.write(text.encode())
         if not all(counts.values()):
-            raise _no_text(f"{sum(counts.values())} pairs", shares)
+            raise _no_text(f"{sum(counts.values())} {unit}", shares)
 
 
-def _part(source: str, shares: dict[str, float]) -> str:
+def _part(source: str, shares: Shares) -> str:
     """Returns the name of the part of a source."""
     text = " ".join(source.split()).casefold()
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
@@ -126,56 +112,36 @@ def default_text_fraction(characters: int) -> float:
 
 
 def hold_out_text(
-    files: list[str],
-    documents: str,
-    valid: list[str] | float,
-    test: list[str] | float | None,
-    folder: pathlib.Path,
-    is_new: bool,
-) -> TextFiles:
+    files: list[str], documents: str, shares: Shares, folder: pathlib.Path, is_new: bool
+) -> Parts:
     """Writes the parts of a running text to files.
 
     If documents are lines or paragraphs, whole documents are held out, by a hash of
     their text; otherwise the end of the text, first for validation and then for the
     test. Existing files are kept, unless the run is new.
     """
-    shares = _shares(valid, test)
     names = ("train", *shares)
 
-    def found() -> dict[str, list[str]]:
+    def found() -> Parts:
         return {name: sorted(map(str, folder.glob(f"{name}-*.txt"))) for name in names}
 
     if is_new or not all(found().values()):
         folder.mkdir(parents=True, exist_ok=True)
         for path in itertools.chain(*found().values()):
             pathlib.Path(path).unlink()
-        write = _write_documents if documents in SMALL_DOCUMENTS else _write_ends
-        write(files, documents, shares, folder)
-    return _text_files(found(), valid, test)
-
-
-def _write_documents(
-    files: list[str], documents: str, shares: dict[str, float], folder: pathlib.Path
-) -> None:
-    """Writes each document to the file of its part."""
-    ending = "\n" if documents == "line" else "\n\n"
-    names = ("train", *shares)
-    counts = dict.fromkeys(names, 0)
-    with contextlib.ExitStack() as stack:
-        open_files = {
-            name: stack.enter_context(written_whole(folder / f"{name}-001.txt"))
-            for name in names
-        }
-        for text in text_documents(files, documents):
-            name = _part(text, shares)
-            counts[name] += 1
-            open_files[name].write(f"{text.rstrip(chr(10))}{ending}".encode())
-        if not all(counts.values()):
-            raise _no_text(f"{sum(counts.values())} documents", shares)
+        if documents in SMALL_DOCUMENTS:
+            parts = {name: [str(folder / f"{name}-001.txt")] for name in names}
+            ending = "\n" if documents == "line" else "\n\n"
+            texts = text_documents(files, documents)
+            items = ((text.rstrip("\n") + ending,) for text in texts)
+            _write(items, parts, shares, "documents")
+        else:
+            _write_ends(files, documents, shares, folder)
+    return found()
 
 
 def _write_ends(
-    files: list[str], documents: str, shares: dict[str, float], folder: pathlib.Path
+    files: list[str], documents: str, shares: Shares, folder: pathlib.Path
 ) -> None:
     """Splits the text at two characters at most, and keeps the limits of its files."""
     size = sum(len(piece or "") for piece in text_pieces(files, documents))
@@ -203,7 +169,7 @@ def _write_ends(
                     position, piece = position + len(taken), piece[len(taken) :]
 
 
-def _no_text(received: str, shares: dict[str, float]) -> ValueError:
+def _no_text(received: str, shares: Shares) -> ValueError:
     given = ", ".join(f"`{name}={share}`" for name, share in shares.items())
     return ValueError(
         "`train` must have enough text for each part after texts are held out; "

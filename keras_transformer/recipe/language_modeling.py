@@ -15,6 +15,7 @@ from keras_transformer.recipe.held_out import (
     TextFiles,
     default_text_fraction,
     hold_out_text,
+    text_files,
 )
 from keras_transformer.recipe.model import new_causal_lm
 from keras_transformer.recipe.plan import Plan, choose_batches, choose_language_model
@@ -116,12 +117,12 @@ class LanguageModelTask(Task):
                 default_text_fraction(size),
                 whole if documents in SMALL_DOCUMENTS else "end of the training text",
             )
-        valid, test = plan["valid"], plan["test"]
-        if not (isinstance(valid, float) or isinstance(test, float)):
-            return TextFiles(plan["train"], valid, test)
         folder = pathlib.Path(plan["output"], "data")
-        return hold_out_text(
-            plan["train"], plan["documents"], valid, test, folder, self._is_new
+        return text_files(
+            plan,
+            lambda shares: hold_out_text(
+                plan["train"], plan["documents"], shares, folder, self._is_new
+            ),
         )
 
     def _dataset(

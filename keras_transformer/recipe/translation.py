@@ -18,6 +18,7 @@ from keras_transformer.recipe.held_out import (
     TextFiles,
     default_fraction,
     hold_out,
+    text_files,
 )
 from keras_transformer.recipe.model import new_seq2seq
 from keras_transformer.recipe.plan import (
@@ -43,10 +44,7 @@ class ParallelTask(Task):
     """Base class of the tasks whose texts are parallel."""
 
     def read_texts(self) -> None:
-        plan = self._plan
-        self._files = _text_files(plan)
-        self._valid_is_held_out = isinstance(plan["valid"], float)
-        self._test_is_held_out = isinstance(plan["test"], float)
+        self._files = _text_files(self._plan)
         self._valid = _read_text(self._files.valid)
         self._test = _read_text(self._files.test) if self._files.test else self._valid
         self._corpora = _open(self._files.train)
@@ -99,11 +97,11 @@ class ParallelTask(Task):
         training text are. A warning has the number of those of the test text.
         """
         valid, test = self._valid, self._test
-        if self._valid_is_held_out:
+        if isinstance(self._plan["valid"], float):
             valid = _without_long_pairs(valid, model, max_length)
         if self._files.test is None:
             return valid, valid
-        if self._test_is_held_out:
+        if isinstance(self._plan["test"], float):
             test = _without_long_pairs(test, model, max_length)
             if dropped := len(self._test.sources) - len(test.sources):
                 warnings.warn(
@@ -233,11 +231,8 @@ def _text_files(plan: Plan) -> TextFiles:
     corpora = _open(plan["train"])
     pairs = sum(corpus.count() for corpus in corpora)  # checks that lines correspond
     plan.choose("valid", default_fraction(pairs), "held out from the training text")
-    valid, test = plan["valid"], plan["test"]
-    if not (isinstance(valid, float) or isinstance(test, float)):
-        return TextFiles(plan["train"], valid, test)
     folder = pathlib.Path(plan["output"], "data")
-    return hold_out(_pairs(corpora), valid, test, folder)
+    return text_files(plan, lambda shares: hold_out(_pairs(corpora), shares, folder))
 
 
 def _open(files: list[str]) -> list[Corpus]:

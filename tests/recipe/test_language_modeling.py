@@ -295,25 +295,30 @@ def test_the_end_of_several_files(tmp_path):
         write_lines(tmp_path / "a.txt", ["abc", "defg"]),  # 9 characters
         write_lines(tmp_path / "b.txt", ["hijklmnop"]),  # and 10
     ]
-    parts = hold_out_text(files, "file", 0.2, 0.3, tmp_path / "data", True)
-    assert read(parts.train) == ["abc\ndefg\n"]
-    assert read(parts.valid) == ["hijk"]
-    assert read(parts.test) == ["lmnop\n"]
-    assert [pathlib.Path(path).name for path in parts.valid] == ["valid-002.txt"]
+    shares = {"valid": 0.2, "test": 0.3}
+    parts = hold_out_text(files, "file", shares, tmp_path / "data", True)
+    assert read(parts["train"]) == ["abc\ndefg\n"]
+    assert read(parts["valid"]) == ["hijk"]
+    assert read(parts["test"]) == ["lmnop\n"]
+    assert [pathlib.Path(path).name for path in parts["valid"]] == ["valid-002.txt"]
     # A resumed run keeps its parts, a new run replaces them.
-    kept = hold_out_text(files, "file", 0.2, 0.3, tmp_path / "data", False)
+    kept = hold_out_text(files, "file", shares, tmp_path / "data", False)
     assert kept == parts
-    parts = hold_out_text(files, "none", 0.65, ["c.txt"], tmp_path / "data", True)
-    assert read(parts.valid) == ["g\n", "hijklmnop\n"] and parts.test == ["c.txt"]
-    assert read(parts.train) == ["abc\ndef"]
+    parts = hold_out_text(files, "none", {"valid": 0.65}, tmp_path / "data", True)
+    assert read(parts["valid"]) == ["g\n", "hijklmnop\n"]
+    assert read(parts["train"]) == ["abc\ndef"]
 
 
 def test_paragraphs_are_held_out_as_a_whole(tmp_path):
     paragraphs = [f"a {number}\nb {number}" for number in range(50)]
     path = tmp_path / "a.txt"
     path.write_text("\n\n\n".join(paragraphs))
-    parts = hold_out_text([str(path)], "paragraph", 0.3, None, tmp_path / "data", True)
-    found = [text.strip().split("\n\n") for text in read([*parts.train, *parts.valid])]
+    parts = hold_out_text(
+        [str(path)], "paragraph", {"valid": 0.3}, tmp_path / "data", True
+    )
+    found = [
+        text.strip().split("\n\n") for text in read([*parts["train"], *parts["valid"]])
+    ]
     assert sorted(sum(found, [])) == sorted(paragraphs)
     assert 5 < len(found[1]) < 25
 
@@ -322,7 +327,7 @@ def test_paragraphs_are_held_out_as_a_whole(tmp_path):
 def test_a_part_must_not_be_empty(tmp_path, documents):
     files = [write_lines(tmp_path / "a.txt", ["abc"])]
     with pytest.raises(ValueError, match="`train` must have enough text for each"):
-        hold_out_text(files, documents, 0.01, None, tmp_path / "data", True)
+        hold_out_text(files, documents, {"valid": 0.01}, tmp_path / "data", True)
     assert not [*(tmp_path / "data").iterdir()]
 
 
