@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import stat
 import tempfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -219,6 +220,15 @@ def read_json(path: pathlib.Path, kind: type = dict) -> Any:
         name = "object" if kind is dict else "list"
         raise ValueError(f"{path} must hold a JSON {name}; it holds {content!r:.80}.")
     return content
+
+
+def read_toml(path: str | os.PathLike) -> dict[str, Any]:
+    """Reads a TOML file."""
+    content = read_file(path)
+    try:
+        return tomllib.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} must be a TOML file: {error}.") from error
 
 
 def write_json(path: pathlib.Path, content: object, follow_links: bool = True) -> None:

@@ -15,6 +15,7 @@ from keras_transformer_runtime.runs.folder import (
     FIGURES,
     began_recipe,
     check_length_penalty,
+    damaged_figures,
 )
 
 # The search of a language model, and that of answers.
@@ -77,9 +78,7 @@ class Figures:
             figures = cls(**content)
             check_length_penalty(figures.length_penalty)
         except (TypeError, ValueError, AttributeError) as error:
-            raise ValueError(
-                f"{path} must have the figures of a run; it is damaged: {error}"
-            ) from error
+            raise damaged_figures(path, error) from error
         return figures
 
     @property
@@ -142,9 +141,7 @@ class LanguageModelFigures:
             figures = cls(**{**content, "scores": TextScores(**content["scores"])})
             figures.lines()
         except (TypeError, ValueError, KeyError) as error:
-            raise ValueError(
-                f"{path} must have the figures of a run; it is damaged: {error}"
-            ) from error
+            raise damaged_figures(path, error) from error
         return figures
 
     @property

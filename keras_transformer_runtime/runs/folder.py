@@ -43,9 +43,7 @@ def selected_search(path: pathlib.Path) -> SearchSettings | None:
     try:
         check_length_penalty(penalty)
     except ValueError as error:
-        raise ValueError(
-            f"{figures} must have the figures of a run; it is damaged: {error}"
-        ) from error
+        raise damaged_figures(figures, error) from error
     return SearchSettings(recipe.num_beams, float(penalty))
 
 
@@ -66,6 +64,11 @@ def began_recipe(output: pathlib.Path) -> PlannedRecipe:
         return PlannedRecipe.of(values)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def damaged_figures(path: pathlib.Path, error: Exception) -> ValueError:
+    """Returns the error of a file of figures that cannot be read."""
+    return ValueError(f"{path} must have the figures of a run; it is damaged: {error}")
 
 
 def check_length_penalty(value: object) -> None:

@@ -5,11 +5,10 @@ import difflib
 import json
 import os
 import pathlib
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self, TypeAlias, get_type_hints
 
-from keras_transformer_runtime.files import read_file
+from keras_transformer_runtime.files import read_toml
 from keras_transformer_runtime.runs.option_checks import (
     METRICS,
     POSITIONS,
@@ -415,11 +414,7 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
     train(Recipe(**{**options, "output": "runs/en-de-2", "seed": 2}))
     ```
     """
-    content = read_file(path)
-    try:
-        options = tomllib.loads(content.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} must be a TOML file: {error}.") from error
+    options = read_toml(path)
     for name, value in options.items():
         _check_entry(path, name, value)
     return options
