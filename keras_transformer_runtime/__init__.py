@@ -13,7 +13,7 @@ The modules, in the order of imports; each imports only those after it:
 - `model_paths`: finds the file of a trained model, and versions of a SavedModel
 - `bleu`: the BLEU metric of sacreBLEU, and the errors of its tokenizers
 - `arguments`: checks of arguments
-- `files`: atomic writes, locks and JSON
+- `files`: atomic writes, locks, JSON and TOML
 - `hub`: downloads from the Hugging Face Hub
 - `packages`: the required packages, and the advice to install them
 - `presets`: named sizes of models

@@ -81,7 +81,7 @@ def check_numbers(
         if optional and number is None:
             continue
         is_number = isinstance(number, Real) and not isinstance(number, bool)
-        fits = is_number and math.isfinite(number)
+        fits = is_number and -math.inf < number < math.inf  # of any int
         if not (fits and least <= number <= most and above < number < below):
             raise ValueError(
                 f"`{name}` must be a finite number {expected}".rstrip()

@@ -5,17 +5,7 @@ from sacrebleu.utils import SACREBLEU_DIR
 
 
 def bleu_metric(lowercase: bool, tokenize: str) -> BLEU:
-    """Returns the BLEU metric of sacreBLEU.
-
-    Args:
-        lowercase: whether letter case is ignored.
-        tokenize: name of the tokenizer.
-
-    Raises:
-        ValueError: if sacreBLEU has no tokenizer of this name.
-        ModuleNotFoundError: if it requires a package that is not installed.
-        OSError: if it requires a file that sacreBLEU fails to download.
-    """
+    """Returns the BLEU metric of sacreBLEU."""
     if tokenize not in list(BLEU.TOKENIZERS):
         raise ValueError(
             f"`tokenize` must be one of sacreBLEU's {sorted(BLEU.TOKENIZERS)}; "

@@ -55,12 +55,7 @@ def _options(
 
 
 def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
-    """Returns the application, with the command that is called.
-
-    Args:
-        arguments: the arguments of the program. If they begin with no command, as
-            `--help` does, the application has all commands.
-    """
+    """Returns the application, with the command that is called."""
     app = typer.Typer(
         name="keras-transformer",
         help="Train, use and serve sequence-to-sequence Transformers and language "

@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import stat
 import tempfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -30,15 +31,8 @@ def written_whole(
 
     After an error or a kill, an existing file is as before. If several processes write
     the same file, the file of the last one to finish stays. A file that replaces
-    another one gets its permissions.
-
-    Args:
-        path: path of the file; an existing file is replaced.
-        follow_links: if the path is a symbolic link, whether its target is replaced
-            and the link stays. `False` replaces the link.
-
-    Yields:
-        The open file, in a temporary folder beside `path`.
+    another one gets its permissions. `follow_links=False` replaces a symbolic link
+    itself, not its target.
     """
     path = pathlib.Path(os.path.realpath(path) if follow_links else path)
     with _temporary_path(path) as aside:
@@ -58,17 +52,6 @@ def new_folder(
     """Writes a folder that is complete when it appears.
 
     A folder that replaces an empty one gets its permissions.
-
-    Args:
-        filepath: path of the folder; it must be new or empty.
-        name: name of the argument, for the error message.
-
-    Yields:
-        The temporary path of the folder, which does not exist yet.
-
-    Raises:
-        FileExistsError: if `filepath` exists and is not an empty folder.
-        ValueError: if `filepath` is the working folder.
     """
     check_new_folder(filepath, name)
     target = pathlib.Path(os.path.realpath(filepath))
@@ -82,11 +65,7 @@ def new_folder(
 
 @contextlib.contextmanager
 def _temporary_path(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Creates a locked folder beside a path, which is removed at the end.
-
-    Yields:
-        A path of the same name in the folder.
-    """
+    """Creates a locked folder beside a path; yields a path of the same name in it."""
     prefix = f"{UNFINISHED}{path.name}-"
     if fcntl is not None:
         _remove_abandoned(path.parent, prefix)
@@ -120,16 +99,7 @@ def _remove_abandoned(parent: pathlib.Path, prefix: str) -> None:
 
 
 def check_new_folder(filepath: str | os.PathLike, name: str = "filepath") -> None:
-    """Checks that `new_folder` can write a folder.
-
-    Args:
-        filepath: path of the folder; it must be new or empty.
-        name: name of the argument, for the error message.
-
-    Raises:
-        FileExistsError: if `filepath` exists and is not an empty folder.
-        ValueError: if `filepath` is the working folder.
-    """
+    """Checks that `new_folder` can write a folder."""
     target = pathlib.Path(os.path.realpath(filepath))
     if target == pathlib.Path.cwd():
         raise ValueError(
@@ -148,18 +118,7 @@ def check_new_folder(filepath: str | os.PathLike, name: str = "filepath") -> Non
 def check_new_file(
     target: pathlib.Path, source: str | os.PathLike | None, overwrite: bool
 ) -> None:
-    """Checks that a file that is made from another one can be written.
-
-    Args:
-        target: path of the new file.
-        source: path of the other file, or `None`.
-        overwrite: whether an existing file may be replaced.
-
-    Raises:
-        ValueError: if both are the same file.
-        FileNotFoundError: if the folder of `target` does not exist.
-        FileExistsError: if `target` exists and may not be replaced.
-    """
+    """Checks that a file that is made from another one can be written."""
     received = f"received `target={str(target)!r}`"
     if not target.parent.exists():
         raise FileNotFoundError(
@@ -178,14 +137,8 @@ def check_new_file(
 def lock(file: BinaryIO | int, without_locks: bool = True) -> bool:
     """Locks a file or folder until it is closed or the process ends.
 
-    The lock excludes other callers of this function only.
-
-    Args:
-        file: an open file, or a file descriptor.
-        without_locks: the result if the system has no locks, such as Windows.
-
-    Returns:
-        `True` if it was not locked.
+    The lock excludes other callers of this function only. The result is `True` if the
+    file was not locked, and `without_locks` if the system has no locks (Windows).
     """
     if fcntl is None:
         return without_locks
@@ -199,15 +152,7 @@ def lock(file: BinaryIO | int, without_locks: bool = True) -> bool:
 
 
 def checked_file(path: pathlib.Path, argument: str = "folder") -> pathlib.Path:
-    """Returns the path of a file in a folder.
-
-    Args:
-        path: path of the file.
-        argument: name of the argument with the folder, for the error message.
-
-    Raises:
-        FileNotFoundError: if the file does not exist.
-    """
+    """Returns the path of a file; raises `FileNotFoundError` if it does not exist."""
     if not path.is_file():
         raise FileNotFoundError(
             f"`{argument}` must have the file {path.name}; there is none in "
@@ -217,15 +162,7 @@ def checked_file(path: pathlib.Path, argument: str = "folder") -> pathlib.Path:
 
 
 def check_is_file(path: str | os.PathLike) -> None:
-    """Checks that a path is not that of a pipe, which would wait, or of a device.
-
-    Args:
-        path: path of the file; a link is followed.
-
-    Raises:
-        FileNotFoundError: if it does not exist.
-        ValueError: if it is not a regular file.
-    """
+    """Checks that a path is not that of a pipe, which would wait, or of a device."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise ValueError(
             f"{os.fspath(path)} must be a file; it is a folder, a pipe or a device."
@@ -233,14 +170,7 @@ def check_is_file(path: str | os.PathLike) -> None:
 
 
 def read_file(path: str | os.PathLike) -> bytes:
-    """Reads a file; see `check_is_file`.
-
-    Args:
-        path: path of the file.
-
-    Returns:
-        The content.
-    """
+    """Returns the content of a file, not of a pipe or a device."""
     check_is_file(path)
     return pathlib.Path(path).read_bytes()
 
@@ -249,17 +179,8 @@ def check_zip_members(archive: zipfile.ZipFile, most: int) -> None:
     """Checks the sizes of the members of a zip file before they are read.
 
     The headers may lie: `read` would unpack a whole member and then cut it. After this
-    check, no member has more bytes than its header says.
-
-    Args:
-        archive: the open file.
-        most: maximum number of bytes of all members.
-
-    Raises:
-        zipfile.BadZipFile: if a member is damaged.
-        ValueError: if the members have more bytes than `most` or than the headers say,
-            or are compressed by another method than deflate, whose output cannot be
-            limited.
+    check, no member has more bytes than its header says. The output of methods other
+    than deflate cannot be limited, so they are refused.
     """
     members = archive.infolist()
     expanded = sum(member.file_size for member in members)
@@ -287,20 +208,7 @@ def check_zip_members(archive: zipfile.ZipFile, most: int) -> None:
 
 
 def read_json(path: pathlib.Path, kind: type = dict) -> Any:
-    """Reads a JSON file.
-
-    Args:
-        path: path of the file.
-        kind: `dict` or `list`, the required type of the content.
-
-    Returns:
-        The content.
-
-    Raises:
-        FileNotFoundError: if the file does not exist.
-        ValueError: if it is not a JSON file, if a text in it is not Unicode, or if the
-            content has another type.
-    """
+    """Reads a JSON file whose content is a `kind`, `dict` or `list`."""
     text = read_file(path)
     try:
         content = json.loads(text.decode("utf-8"))
@@ -314,14 +222,17 @@ def read_json(path: pathlib.Path, kind: type = dict) -> Any:
     return content
 
 
-def write_json(path: pathlib.Path, content: Any, follow_links: bool = True) -> None:
-    """Writes an indented JSON file; see `written_whole`.
+def read_toml(path: str | os.PathLike) -> dict[str, Any]:
+    """Reads a TOML file."""
+    content = read_file(path)
+    try:
+        return tomllib.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} must be a TOML file: {error}.") from error
 
-    Args:
-        path: path of the file.
-        content: dictionary or list.
-        follow_links: see `written_whole`.
-    """
+
+def write_json(path: pathlib.Path, content: object, follow_links: bool = True) -> None:
+    """Writes an indented JSON file; see `written_whole`."""
     text = json.dumps(content, ensure_ascii=False, indent=2)
     with written_whole(path, follow_links) as file:
         file.write(f"{text}\n".encode())

@@ -8,14 +8,7 @@ from keras_transformer_runtime.packages import require_extra
 
 
 def check_repository(folder: object) -> None:
-    """Checks that the argument `folder` can be the name of a repository.
-
-    Args:
-        folder: a path that is not a folder, or a name, `"owner/name"`.
-
-    Raises:
-        FileNotFoundError: if it is not a valid name.
-    """
+    """Checks that the argument `folder` can be the name of a repository."""
     pattern = r"[\w-][\w.-]*/[\w-][\w.-]*"
     if not (isinstance(folder, str) and re.fullmatch(pattern, folder)):
         raise FileNotFoundError(
@@ -33,20 +26,8 @@ def download(
 ) -> pathlib.Path:
     """Downloads files of a repository, unless the cache holds them.
 
-    Args:
-        name: name of the repository, `"owner/name"`.
-        files: names of the files, or patterns such as `"*.json"`.
-        needed_for: the feature that requires the download, as the subject of the error
-            message if the package is missing.
-        revision: branch, tag or commit; `None` = the main branch.
-        fallbacks: further files, each with the names of the files that make it
-            unnecessary. It is downloaded if the repository has none of them.
-
-    Returns:
-        Path of the folder with the files.
-
-    Raises:
-        ModuleNotFoundError: if the package `huggingface_hub` is missing.
+    `files` are names or patterns. A file of `fallbacks` is downloaded if the repository
+    has none of the files that it is a fallback for. Returns the folder.
     """
     require_extra("hub", needed_for)
     import huggingface_hub

@@ -6,18 +6,7 @@ import zipfile
 
 
 def find_model(path: pathlib.Path) -> pathlib.Path:
-    """Returns the path of a model: a `.keras` file or the folder of a preset.
-
-    Args:
-        path: one of these, or the folder of a run, which contains a `.keras` file.
-
-    Returns:
-        The path of the model.
-
-    Raises:
-        FileNotFoundError: if `path` does not exist.
-        ValueError: if `path` cannot be a model.
-    """
+    """Returns the path of a model: a `.keras` file or the folder of a preset."""
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist.")
     if (path / "model.keras").is_file():

@@ -58,35 +58,12 @@ REQUIREMENTS = {
 def install_command(
     modules: Iterable[str], requirements: Mapping[str, str] = REQUIREMENTS
 ) -> str:
-    """Returns the command that installs packages.
-
-    Args:
-        modules: names under which the packages are imported.
-        requirements: dictionary of the requirement of each module.
-
-    Returns:
-        str, a shell command.
-
-    Example:
-
-    >>> from keras_transformer_runtime.packages import install_command
-    >>> install_command(["yaml", "safetensors"])
-    'pip install "pyyaml>=6.0" "safetensors>=0.6"'
-    """
+    """Returns the command that installs packages."""
     return " ".join(["pip install", *(f'"{requirements[name]}"' for name in modules)])
 
 
 def require_extra(extra: str, needed_for: str) -> None:
-    """Checks that the packages of an extra are installed, without importing them.
-
-    Args:
-        extra: name of an extra in pyproject.toml.
-        needed_for: the feature that requires them, as the subject of the error message.
-
-    Raises:
-        ModuleNotFoundError: if one is missing. The message has the command that
-            installs it.
-    """
+    """Checks that the packages of an extra are installed, without importing them."""
     included = EXTRAS["tensorflow"] if extra in WITH_TENSORFLOW else {}
     packages = {**included, **EXTRAS[extra]}
     require_modules(packages, needed_for, packages)
@@ -97,16 +74,7 @@ def require_modules(
     needed_for: str,
     requirements: Mapping[str, str] = REQUIREMENTS,
 ) -> None:
-    """Checks that packages are installed, without importing them.
-
-    Args:
-        modules: names under which the packages are imported.
-        needed_for: the feature that requires them, as the subject of the error message.
-        requirements: dictionary of the requirement of each module.
-
-    Raises:
-        ModuleNotFoundError: if one is missing.
-    """
+    """Checks that packages are installed, without importing them."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         packages = "package" if len(missing) == 1 else "packages"
@@ -118,11 +86,7 @@ def require_modules(
 
 
 def with_advice(error: ModuleNotFoundError) -> str:
-    """Returns the message of an error, with the command that installs the package.
-
-    Args:
-        error: the error of an import.
-    """
+    """Returns the message of an error, with the command that installs the package."""
     name = (error.name or "").partition(".")[0]
     if name not in REQUIREMENTS or "pip install" in str(error):
         return str(error)

@@ -1,8 +1,6 @@
 """Named sizes of models."""
 
-from typing import Any
-
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: dict[str, dict[str, int | float]] = {
     "transformer_tiny": {
         "num_layers": 4,
         "hidden_dim": 128,

@@ -1,6 +1,7 @@
 """The order of the packages, and the packages that each one may require."""
 
 import ast
+import graphlib
 import subprocess
 import sys
 
@@ -132,6 +133,33 @@ def test_imports_run_one_way():
         found = {*imported_parts(ast.walk(parsed(path)))} - {part}
         upwards = {other for other in found if RANK[other] <= RANK[part]}
         assert not upwards, f"{relative(path)} must not import {upwards}"
+
+
+def module_name(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in PARTS}
+
+
+def own_modules(name):
+    """The modules of the same part that a module imports, for types as well."""
+    prefix = ".".join(name.split(".")[:2])
+    for found in imported_modules(ast.walk(parsed(MODULES[name]))):
+        while found.startswith(prefix) and found not in MODULES:
+            found = found.rpartition(".")[0]
+        is_own = found == prefix or found.startswith(f"{prefix}.")
+        if is_own and found != name:
+            yield found
+
+
+@pytest.mark.once("torch")
+@pytest.mark.parametrize("part", sorted(RANK))
+def test_no_circle_of_imports_in_a_folder(part):
+    names = [name for name, path in MODULES.items() if part_of(path) == part]
+    graph = graphlib.TopologicalSorter({name: own_modules(name) for name in names})
+    graph.prepare()  # raises CycleError with the modules of a circle
 
 
 @pytest.mark.once("torch")

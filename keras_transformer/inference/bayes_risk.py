@@ -169,12 +169,6 @@ def _matches(ngrams: Sequence[Counter]) -> tuple[np.ndarray, np.ndarray]:
 
     The smaller of two counts is the number of levels that both reach, so the matches
     of all pairs are the sum of a matrix product for each level.
-
-    Args:
-        ngrams: the n-grams of each text with their counts.
-
-    Returns:
-        float arrays `(n, n)` and `(n,)`.
     """
     columns = {ngram: i for i, ngram in enumerate(set().union(*ngrams))}
     counts = np.zeros((len(ngrams), len(columns)), "float32")

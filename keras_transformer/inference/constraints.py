@@ -1,7 +1,7 @@
 """Phrases that must occur in the outputs, as token ids."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,34 +16,20 @@ from keras_transformer.inference.token_ids import (
 )
 
 # The phrases of each input: texts, or lists of token ids.
-Constraints: TypeAlias = Sequence[Sequence[Any] | None]
+Constraints: TypeAlias = Sequence[Sequence[object] | None]
 
 
 def phrase_rows(
     model: SequenceModel, constraints: Constraints, room: Sequence[int]
 ) -> list[Rows]:
-    """Converts the phrases of inputs to lists of token ids, and checks them.
-
-    Args:
-        model: the model.
-        constraints: the phrases of each input, texts or token ids.
-        room: ints, numbers of tokens that the output of each input has room for.
-
-    Returns:
-        Lists of lists of ints, the phrases of each input.
-
-    Raises:
-        ValueError: if their number is not that of the inputs, an entry is not a list
-            of phrases, a phrase is empty, has an end token or unknown text, or the
-            phrases are longer than the output.
-    """
+    """Converts the phrases of inputs to lists of token ids, and checks them."""
     entries = [*constraints]
     if len(entries) != len(room):
         raise ValueError(
             "`constraints` must have one list of phrases for each input; received "
             f"{len(entries)} lists and {len(room)} inputs."
         )
-    phrases: list[Sequence[Any]] = []
+    phrases: list[Sequence[object]] = []
     for number, entry in enumerate(entries):
         if is_text(entry) or np.isscalar(entry):
             raise ValueError(
@@ -65,17 +51,7 @@ def phrase_rows(
 
 
 def pad_phrases(phrases: list[Rows], batch_size: int, pad_token_id: int) -> np.ndarray:
-    """Pads phrases to a batch.
-
-    Args:
-        phrases: the phrases of each row.
-        batch_size: int, rows of the batch.
-        pad_token_id: int, fills the phrases.
-
-    Returns:
-        int32 array `(batch_size, phrases, phrase_length)`, whose sizes are powers of
-        two.
-    """
+    """Pads phrases to a batch."""
     count = power_of_two(max(map(len, phrases)))
     length = power_of_two(max(len(ids) for row in phrases for ids in row), 4)
     padded = np.full((batch_size, count, length), pad_token_id, "int32")
@@ -86,7 +62,7 @@ def pad_phrases(phrases: list[Rows], batch_size: int, pad_token_id: int) -> np.n
 
 
 def _check_phrase(
-    model: SequenceModel, ids: list[int], phrase: Any, number: int
+    model: SequenceModel, ids: list[int], phrase: object, number: int
 ) -> None:
     size = model.target_vocabulary_size
     check_rows([ids], "constraints", "target", size, None, "")
@@ -105,7 +81,7 @@ def _check_phrase(
         )
 
 
-def _check_room(phrases: Rows, entry: Sequence[Any], room: int, number: int) -> None:
+def _check_room(phrases: Rows, entry: Sequence[object], room: int, number: int) -> None:
     tokens = sum(map(len, phrases))
     if tokens > room:
         raise ValueError(

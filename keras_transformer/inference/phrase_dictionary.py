@@ -187,12 +187,7 @@ class PhraseDictionary:
 
 
 def check_spelled(targets: Sequence[str], spelled: Sequence[bool]) -> None:
-    """Raises `ValueError` if a model cannot spell a target phrase of a dictionary.
-
-    Args:
-        targets: list of str, the target phrases.
-        spelled: list of bool, whether the target vocabulary can spell each of them.
-    """
+    """Raises `ValueError` if a model cannot spell a target phrase of a dictionary."""
     refused = [text for text, known in zip(targets, spelled, strict=True) if not known]
     if refused:
         raise ValueError(

@@ -4,12 +4,16 @@ import contextlib
 import hashlib
 import itertools
 import pathlib
-from collections.abc import Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 from keras_transformer.dataset.running_text import text_documents, text_pieces
 from keras_transformer.dataset.text_pairs import Pair
+from keras_transformer.recipe.plan import Plan
 from keras_transformer_runtime.files import written_whole
+
+Shares: TypeAlias = dict[str, float]  # fractions that are held out, by their part
+Parts: TypeAlias = dict[str, list[str]]  # files that are written, by their part
 
 MOST_PAIRS = 1000  # held out if no fraction is given
 MOST_CHARACTERS = 500_000  # the same of running text
@@ -18,117 +22,75 @@ SMALL_DOCUMENTS = ("line", "paragraph")  # of which whole ones are held out
 
 
 class ParallelText(NamedTuple):
-    """A text and its translation.
-
-    Attributes:
-        sources: list of str, the sentences.
-        references: list of str, the translation of each sentence.
-    """
+    """The sentences of a text, and the translation of each."""
 
     sources: list[str]
     references: list[str]
 
 
 class TextFiles(NamedTuple):
-    """The files of the texts of a run.
+    """The files of the texts of a run."""
 
-    Attributes:
-        train: list of paths, source and target of the training text, or one file; for
-            a language model files of running text.
-        valid: the same of the validation text.
-        test: the same of the test text; `None` without a test text.
-    """
-
-    train: list[str]
+    train: list[str]  # source and target, or one file; or files of running text
     valid: list[str]
     test: list[str] | None
 
 
 def default_fraction(pairs: int) -> float:
-    """Returns the fraction of a training text that is held out for validation.
-
-    Args:
-        pairs: number of pairs of the training text.
-    """
+    """Returns the fraction of a training text that is held out for validation."""
     return round(min(MOST_OF_TEXT, MOST_PAIRS / pairs), 4) or MOST_PAIRS / pairs
 
 
-def hold_out(
-    pairs: Iterator[Pair],
-    valid: list[str] | float,
-    test: list[str] | float | None,
-    folder: pathlib.Path,
-) -> TextFiles:
+def text_files(plan: Plan, hold_out: Callable[[Shares], Parts]) -> TextFiles:
+    """Returns the files of a run; `hold_out` writes those that fractions ask for."""
+    files = {name: plan[name] for name in ("train", "valid", "test")}
+    shares = {name: x for name, x in files.items() if isinstance(x, float)}
+    return TextFiles(**{**files, **(hold_out(shares) if shares else {})})
+
+
+def hold_out(pairs: Iterable[Pair], shares: Shares, folder: pathlib.Path) -> Parts:
     """Writes the parts of a training text to files.
 
     The part of a pair depends on a hash of its source, without regard to letter case
     and spaces. So no source is in two parts, and the parts do not depend on the order
     of the lines. Existing files are kept, so that a resumed run has the same data.
-
-    Args:
-        pairs: the training text.
-        valid: files, or the fraction of the pairs for validation.
-        test: files, or the fraction for the test, or `None`.
-        folder: the folder for the files `train.source`, `train.target`, and so on.
-
-    Returns:
-        The `TextFiles`.
-
-    Raises:
-        ValueError: if a part is empty.
     """
-    shares = _shares(valid, test)
-    names = ("train", *shares)
-    files = {
+    parts = {
         name: [str(folder / f"{name}.{side}") for side in ("source", "target")]
-        for name in names
+        for name in ("train", *shares)
     }
-    if not all(pathlib.Path(path).exists() for name in names for path in files[name]):
+    if not all(
+        pathlib.Path(path).exists() for path in itertools.chain(*parts.values())
+    ):
         folder.mkdir(parents=True, exist_ok=True)
-        _write(pairs, shares, files)
-    return TextFiles(
-        files["train"],
-        files["valid"] if isinstance(valid, int | float) else valid,
-        files["test"] if isinstance(test, int | float) else test,
-    )
-
-
-def _shares(
-    valid: list[str] | float, test: list[str] | float | None
-) -> dict[str, float]:
-    """Returns the fractions that are held out, by the name of the part."""
-    return {
-        name: share
-        for name, share in {"valid": valid, "test": test}.items()
-        if isinstance(share, int | float)
-    }
+        lines = ((f"{source}\n", f"{target}\n") for source, target in pairs)
+        _write(lines, parts, shares, "pairs")
+    return parts
 
 
 def _write(
-    pairs: Iterator[Pair], shares: dict[str, float], files: dict[str, list[str]]
+    items: Iterable[Sequence[str]], parts: Parts, shares: Shares, unit: str
 ) -> None:
-    """Writes the files. Raises `ValueError`, and writes none, if a part is empty."""
-    counts = dict.fromkeys(files, 0)
+    """Writes each item, a text for each file, to the files of its part.
+
+    Raises `ValueError`, and writes no file, if a part is empty.
+    """
+    counts = dict.fromkeys(parts, 0)
     with contextlib.ExitStack() as stack:
-        open_files: dict[str, Sequence[BinaryIO]] = {
+        open_files = {
             name: [stack.enter_context(written_whole(path)) for path in paths]
-            for name, paths in files.items()
+            for name, paths in parts.items()
         }
-        for pair in pairs:
-            name = _part(pair[0], shares)
+        for texts in items:
+            name = _part(texts[0], shares)
             counts[name] += 1
-            for file, text in zip(open_files[name], pair, strict=True):
-                file.write(f"{text}\n".encode())
-        if empty := [name for name, count in counts.items() if not count]:
-            given = ", ".join(f"`{name}={share}`" for name, share in shares.items())
-            raise ValueError(
-                f"`{empty[0]}` must have at least one pair after texts are held out; "
-                f"received {sum(counts.values())} pairs and {given}. Give files, or "
-                "another fraction."
-            )
+            for file, text in zip(open_files[name], texts, strict=True):
+                file.write(text.encode())
+        if not all(counts.values()):
+            raise _no_text(f"{sum(counts.values())} {unit}", shares)
 
 
-def _part(source: str, shares: dict[str, float]) -> str:
+def _part(source: str, shares: Shares) -> str:
     """Returns the name of the part of a source."""
     text = " ".join(source.split()).casefold()
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
@@ -144,85 +106,42 @@ def _part(source: str, shares: dict[str, float]) -> str:
 
 
 def default_text_fraction(characters: int) -> float:
-    """Returns the fraction of a running text that is held out for validation.
-
-    Args:
-        characters: number of characters of the training text.
-    """
+    """Returns the fraction of a running text that is held out for validation."""
     share = min(MOST_OF_TEXT, MOST_CHARACTERS / max(characters, 1))
     return round(share, 4) or share
 
 
 def hold_out_text(
-    files: list[str],
-    documents: str,
-    valid: list[str] | float,
-    test: list[str] | float | None,
-    folder: pathlib.Path,
-    is_new: bool,
-) -> TextFiles:
+    files: list[str], documents: str, shares: Shares, folder: pathlib.Path, is_new: bool
+) -> Parts:
     """Writes the parts of a running text to files.
 
     If documents are lines or paragraphs, whole documents are held out, by a hash of
     their text; otherwise the end of the text, first for validation and then for the
     test. Existing files are kept, unless the run is new.
-
-    Args:
-        files: the training text.
-        documents: what a document is: `"file"`, `"line"`, `"paragraph"` or `"none"`.
-        valid: files, or the fraction of the text for validation.
-        test: files, or the fraction for the test, or `None`.
-        folder: the folder for the files `train-001.txt`, and so on.
-        is_new: whether the run is new.
-
-    Returns:
-        The `TextFiles`.
-
-    Raises:
-        ValueError: if a part is empty.
     """
-    shares = _shares(valid, test)
     names = ("train", *shares)
 
-    def found() -> dict[str, list[str]]:
+    def found() -> Parts:
         return {name: sorted(map(str, folder.glob(f"{name}-*.txt"))) for name in names}
 
     if is_new or not all(found().values()):
         folder.mkdir(parents=True, exist_ok=True)
         for path in itertools.chain(*found().values()):
             pathlib.Path(path).unlink()
-        write = _write_documents if documents in SMALL_DOCUMENTS else _write_ends
-        write(files, documents, shares, folder)
-    parts = found()
-    return TextFiles(
-        parts["train"],
-        parts["valid"] if isinstance(valid, int | float) else valid,
-        parts["test"] if isinstance(test, int | float) else test,
-    )
-
-
-def _write_documents(
-    files: list[str], documents: str, shares: dict[str, float], folder: pathlib.Path
-) -> None:
-    """Writes each document to the file of its part."""
-    ending = "\n" if documents == "line" else "\n\n"
-    names = ("train", *shares)
-    counts = dict.fromkeys(names, 0)
-    with contextlib.ExitStack() as stack:
-        open_files = {
-            name: stack.enter_context(written_whole(folder / f"{name}-001.txt"))
-            for name in names
-        }
-        for text in text_documents(files, documents):
-            name = _part(text, shares)
-            counts[name] += 1
-            open_files[name].write(f"{text.rstrip(chr(10))}{ending}".encode())
-        if not all(counts.values()):
-            raise _no_text(f"{sum(counts.values())} documents", shares)
+        if documents in SMALL_DOCUMENTS:
+            parts = {name: [str(folder / f"{name}-001.txt")] for name in names}
+            ending = "\n" if documents == "line" else "\n\n"
+            texts = text_documents(files, documents)
+            items = ((text.rstrip("\n") + ending,) for text in texts)
+            _write(items, parts, shares, "documents")
+        else:
+            _write_ends(files, documents, shares, folder)
+    return found()
 
 
 def _write_ends(
-    files: list[str], documents: str, shares: dict[str, float], folder: pathlib.Path
+    files: list[str], documents: str, shares: Shares, folder: pathlib.Path
 ) -> None:
     """Splits the text at two characters at most, and keeps the limits of its files."""
     size = sum(len(piece or "") for piece in text_pieces(files, documents))
@@ -250,7 +169,7 @@ def _write_ends(
                     position, piece = position + len(taken), piece[len(taken) :]
 
 
-def _no_text(received: str, shares: dict[str, float]) -> ValueError:
+def _no_text(received: str, shares: Shares) -> ValueError:
     given = ", ".join(f"`{name}={share}`" for name, share in shares.items())
     return ValueError(
         "`train` must have enough text for each part after texts are held out; "

@@ -1,20 +1,21 @@
 """The task of a `CausalLM`: running text, or prompts and answers, and perplexity."""
 
+import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import keras
 
 from keras_transformer.dataset import TextDataset, text_dataset
 from keras_transformer.dataset.running_text import text_documents, text_pieces
-from keras_transformer.inference.perplexity import score_running_text
-from keras_transformer.models import CausalLM
+from keras_transformer.decoding import Search
+from keras_transformer.inference.perplexity import TextScores, score_running_text
+from keras_transformer.models import CausalLM, GenerativeModel
 from keras_transformer.recipe.held_out import (
     SMALL_DOCUMENTS,
     TextFiles,
     default_text_fraction,
     hold_out_text,
+    text_files,
 )
 from keras_transformer.recipe.model import new_causal_lm
 from keras_transformer.recipe.plan import Plan, choose_batches, choose_language_model
@@ -24,7 +25,7 @@ from keras_transformer.recipe.result import (
     TrainingResult,
 )
 from keras_transformer.recipe.selection import Selection
-from keras_transformer.recipe.task import Datasets
+from keras_transformer.recipe.task import Datasets, Evaluator, Task
 from keras_transformer.recipe.text_statistics import RunningTextStatistics
 from keras_transformer.recipe.tokenizers import (
     Tokenizers,
@@ -36,17 +37,13 @@ from keras_transformer_runtime.runs.recipe import PlannedRecipe
 PROMPT = 20  # characters of a prompt with which an export is checked
 
 
-class LanguageModelTask:
-    """The texts, tokenizer and data of a language model; see `Task`.
+class LanguageModelTask(Task):
+    """The texts, tokenizer and data of a language model."""
 
-    Args:
-        plan: the plan, which gets the choices.
-        is_new: whether the run is new, not resumed.
-    """
+    model_class = CausalLM
 
     def __init__(self, plan: Plan, is_new: bool) -> None:
-        self._plan = plan
-        self._is_new = is_new
+        super().__init__(plan, is_new)
         plan.choose("documents", "file", "each file is a document")
         self._documents = None if plan["documents"] == "none" else plan["documents"]
 
@@ -74,8 +71,15 @@ class LanguageModelTask:
 
     def make_datasets(self, tokenizers: Tokenizers) -> Datasets:
         self._train_data = self._dataset(self._files.train, tokenizers, shuffle=True)
-        valid_data = self._dataset(self._files.valid, tokenizers, shuffle=False)
-        return Datasets(self._train_data, valid_data)
+        self._valid_data = self._dataset(self._files.valid, tokenizers, shuffle=False)
+        return Datasets(self._train_data, self._valid_data)
+
+    def describe_data(self) -> tuple[str, str]:
+        return _describe(self._train_data), _describe(self._valid_data)
+
+    def padded_tokens(self) -> float:
+        data = self._train_data
+        return data.batches_per_epoch * math.prod(data.batch_shape)
 
     def context(self, recipe: PlannedRecipe) -> int:
         assert recipe.length is not None
@@ -89,11 +93,18 @@ class LanguageModelTask:
         return new_causal_lm(tokenizers, recipe, length, add_start_token)
 
     def evaluator(
-        self, model: CausalLM, recipe: PlannedRecipe
+        self, model: GenerativeModel, recipe: PlannedRecipe
     ) -> "PerplexityEvaluator":
-        prompts = short_prompts(model, self._valid[:5])
-        context = self.context(recipe)
-        return PerplexityEvaluator(self._valid, self._test, context, prompts)
+        valid, test, context = self._valid, self._test, self.context(recipe)
+        return PerplexityEvaluator(
+            f"Computing the perplexity in windows of {context} tokens, stride "
+            f"{max(context // 2, 1)}",
+            SAMPLING,
+            short_prompts(model, valid[:5]),
+            # Windows of the validation text do not overlap, as those of training.
+            lambda model: score_running_text(model, valid, stride=context),
+            lambda model: score_running_text(model, test),
+        )
 
     def _text_files(self) -> TextFiles:
         """Returns the files, after parts are held out from the training text."""
@@ -106,12 +117,12 @@ class LanguageModelTask:
                 default_text_fraction(size),
                 whole if documents in SMALL_DOCUMENTS else "end of the training text",
             )
-        valid, test = plan["valid"], plan["test"]
-        if not (isinstance(valid, float) or isinstance(test, float)):
-            return TextFiles(plan["train"], valid, test)
         folder = pathlib.Path(plan["output"], "data")
-        return hold_out_text(
-            plan["train"], plan["documents"], valid, test, folder, self._is_new
+        return text_files(
+            plan,
+            lambda shares: hold_out_text(
+                plan["train"], plan["documents"], shares, folder, self._is_new
+            ),
         )
 
     def _dataset(
@@ -129,14 +140,18 @@ class LanguageModelTask:
         )
 
 
-class PerplexityEvaluator:
-    """Computes the perplexity of the validation and test texts; see `Evaluator`.
+def _describe(data: TextDataset) -> str:
+    documents = "document" if data.num_documents == 1 else "documents"
+    return (
+        f"{data.num_tokens:,} tokens of {data.num_documents:,} {documents} in "
+        f"{data.batches_per_epoch:,} batches"
+    )
 
-    Args:
-        valid: list of str, the documents of the validation text.
-        test: list of str, those of the test text.
-        context: int, length of the windows.
-        check_texts: list of str, prompts with which an export is checked.
+
+class PerplexityEvaluator(Evaluator):
+    """Computes the perplexity of the validation and test texts.
+
+    `score_valid` and `score_test` score the texts with a `CausalLM`.
     """
 
     # Of all tokens; `val_loss` is a mean over batches, of which the last is padded.
@@ -145,44 +160,30 @@ class PerplexityEvaluator:
 
     def __init__(
         self,
-        valid: Sequence[str],
-        test: Sequence[str],
-        context: int,
+        description: str,
+        search: Search,
         check_texts: Sequence[str],
+        score_valid: Callable[[Any], TextScores],
+        score_test: Callable[[Any], TextScores],
     ) -> None:
-        self._valid, self._test, self._context = valid, test, context
+        self.description = description
         self.check_texts = check_texts
-        self.description = (
-            f"Computing the perplexity in windows of {context} tokens, stride "
-            f"{max(context // 2, 1)}"
-        )
+        self._search = search
+        self._score_valid, self._score_test = score_valid, score_test
 
-    def callbacks(self) -> list[keras.callbacks.Callback]:
-        return []
+    def score(self, model: GenerativeModel) -> float:
+        return self._score_valid(model).loss
 
-    def score(self, model: Any) -> float:
-        """Returns the loss of a token of the validation text.
-
-        The windows do not overlap, as those of training.
-        """
-        return score_running_text(model, self._valid, stride=self._context).loss
-
-    def result(self, model: Any, selection: Selection) -> TrainingResult:
-        """Scores the test text in windows that overlap by half."""
-        scores = score_running_text(model, self._test)
-        figures = LanguageModelFigures.of(scores, selection)
-        return TrainingResult(model, SAMPLING, figures)
+    def result(self, model: GenerativeModel, selection: Selection) -> TrainingResult:
+        scores = self._score_test(model)
+        figures = LanguageModelFigures(scores, "loss", selection.name, selection.scores)
+        return TrainingResult(model, self._search, figures)
 
 
-def short_prompts(model: CausalLM, texts: Sequence[str]) -> list[str]:
-    """Returns the beginnings of texts that are not longer than the context of a model.
-
-    Args:
-        model: the model.
-        texts: list of str.
-    """
+def short_prompts(model: GenerativeModel, texts: Sequence[str]) -> list[str]:
+    """Returns the beginnings of texts that are not longer than a model's context."""
     prompts = [text[:PROMPT] for text in texts]
-    tokenizer, limit = model.source_tokenizer, model.max_length
+    tokenizer, limit = model.source_tokenizer, model.max_source_length
     if tokenizer is None or limit is None:
         return prompts
     rows = tokenizer.tokenize(prompts).to_list()

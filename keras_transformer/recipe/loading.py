@@ -11,18 +11,7 @@ from keras_transformer_runtime.model_paths import find_model
 
 
 def load_trained_model(path: pathlib.Path) -> GenerativeModel:
-    """Loads a model of this library without executing code from its file.
-
-    Args:
-        path: a `.keras` file, the folder of a complete run, or the folder of a preset.
-
-    Returns:
-        The model, such as a `Seq2Seq` or an `Ensemble`, not compiled.
-
-    Raises:
-        FileNotFoundError: if `path` does not exist.
-        ValueError: if `path` is not a model of this library, or is damaged.
-    """
+    """Loads a model of this library without executing code from its file."""
     path = find_model(path)
     if path.is_dir():
         cls = CausalLM if _is_causal(path) else Seq2Seq

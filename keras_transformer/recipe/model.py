@@ -3,7 +3,6 @@
 import math
 import pathlib
 import warnings
-from typing import Any
 
 import keras
 
@@ -24,67 +23,50 @@ from keras_transformer.training import (
     Perplexity,
     WarmupInverseSquareRoot,
 )
-from keras_transformer.training.token_trainer import TokenTrainer
+from keras_transformer.types import Config
 from keras_transformer_runtime.runs.folder import latest_position
 from keras_transformer_runtime.runs.option_checks import SIZES
 from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 
 def new_seq2seq(tokenizers: Tokenizers, recipe: PlannedRecipe) -> Seq2Seq:
-    """Returns a new `Seq2Seq`.
-
-    Args:
-        tokenizers: the tokenizers of source and target.
-        recipe: the options.
-
-    Returns:
-        The model, not compiled.
-    """
+    """Returns a new `Seq2Seq`, not compiled."""
     assert recipe.preset is not None
     return Seq2Seq.from_preset(
         recipe.preset,
         source_tokenizer=tokenizers.source,
         target_tokenizer=tokenizers.target,
-        **_options(recipe, recipe.max_length),
-        **_length_arguments(Seq2Seq, recipe.max_length),
+        **_options(recipe, Seq2Seq, recipe.max_length),
     )
 
 
 def new_causal_lm(
     tokenizers: Tokenizers, recipe: PlannedRecipe, context: int, add_start_token: bool
 ) -> CausalLM:
-    """Returns a new `CausalLM`.
-
-    Args:
-        tokenizers: the tokenizers; that of the target is the tokenizer of the model.
-        recipe: the options.
-        context: int, maximum number of tokens that the model attends to.
-        add_start_token: bool, see `CausalLM`.
-
-    Returns:
-        The model, not compiled.
-    """
+    """Returns a new `CausalLM`, not compiled."""
     assert recipe.preset is not None
     return CausalLM.from_preset(
         recipe.preset,
         tokenizer=tokenizers.target,
         add_start_token=add_start_token,
-        **_options(recipe, context),
-        **_length_arguments(CausalLM, context),
+        **_options(recipe, CausalLM, context),
     )
 
 
-def _options(recipe: PlannedRecipe, length: int) -> dict[str, Any]:
+def _options(recipe: PlannedRecipe, cls: type[GenerativeModel], length: int) -> Config:
     """Returns the arguments that all kinds of new models have."""
     assert recipe.preset is not None
     sizes = {name: vars(recipe)[name] for name in SIZES}
-    options: dict[str, Any] = {
+    attention_options: Config = {"dropout": recipe.attention_dropout}
+    options: Config = {
+        **_length_arguments(cls, length),
         "dropout": recipe.dropout,
-        "attention_options": {"dropout": recipe.attention_dropout},
+        "attention_options": attention_options,
         "positions": _positions(recipe, length),
         "dtype": recipe.dtype,
     }
     if recipe.blocks == "modern":
+        attention_options["use_bias"] = False
         # A gated network has three matrices in place of two.
         width = PRESETS[recipe.preset]["intermediate_dim"] * 2 / 3
         options |= {
@@ -93,11 +75,10 @@ def _options(recipe: PlannedRecipe, length: int) -> dict[str, Any]:
             "feed_forward_options": {"gated": True, "use_bias": False},
             "residual_options": {"normalization": "rms"},
         }
-        options["attention_options"] |= {"use_bias": False}
     return options | {name: size for name, size in sizes.items() if size is not None}
 
 
-def _length_arguments(cls: type[GenerativeModel], length: int) -> dict[str, Any]:
+def _length_arguments(cls: type[GenerativeModel], length: int) -> dict[str, int]:
     """Returns the limits of the lengths, by the arguments of a model."""
     return dict.fromkeys(cls.length_arguments, length)
 
@@ -115,31 +96,28 @@ def _positions(recipe: PlannedRecipe, length: int) -> PositionScheme:
     return schemes[recipe.positions]()
 
 
-def load_initial_model(init: str, kind: str) -> GenerativeModel:
+def load_initial_model(
+    init: str, model_class: type[Seq2Seq] | type[CausalLM], kind: str
+) -> GenerativeModel:
     """Loads the trained model that a run starts from.
 
-    Args:
-        init: `recipe.init`.
-        kind: `recipe.model`.
-
-    Raises:
-        ValueError: if it is not a trainable model of this kind with tokenizers.
+    Raises `ValueError` if it is of another class than that of `model=kind`, or has no
+    tokenizers.
     """
-    is_address = "://" in init
-    cls: Any = CausalLM if kind == "causal" else Seq2Seq
     trained: GenerativeModel = (
-        cls.from_preset(init) if is_address else load_trained_model(pathlib.Path(init))
+        model_class.from_preset(init)
+        if "://" in init
+        else load_trained_model(pathlib.Path(init))
     )
-    if isinstance(trained, CausalLM) != (kind == "causal"):
+    if not isinstance(trained, model_class):
         raise ValueError(
-            f"`init` must be a model of the kind `model={kind!r}`; received "
+            f"`init` must be a {model_class.__name__} for `model={kind!r}`; received "
             f"`init={init!r}`, which is a {type(trained).__name__}."
         )
-    if not isinstance(trained, TokenTrainer) or trained.source_tokenizer is None:
+    if trained.source_tokenizer is None:
         raise ValueError(
-            "`init` must be a model that can be trained, such as a `Seq2Seq`, with "
-            f"tokenizers; received `init={init!r}`, which contains {trained!r}. Train "
-            "without `init`, or start from another model."
+            f"`init` must be a model with tokenizers; received `init={init!r}`, which "
+            f"contains {trained!r}. Train without `init`, or start from another model."
         )
     return trained
 
@@ -147,16 +125,7 @@ def load_initial_model(init: str, kind: str) -> GenerativeModel:
 def with_options(
     trained: GenerativeModel, recipe: PlannedRecipe, length: int
 ) -> GenerativeModel:
-    """Returns a trained model with the dropout, lengths and dtype of a recipe.
-
-    Args:
-        trained: the model that the run starts from.
-        recipe: the options.
-        length: int, maximum length of a sequence.
-
-    Raises:
-        ValueError: if the length exceeds the number of positions of the model.
-    """
+    """Returns a trained model with the dropout, lengths and dtype of a recipe."""
     positions = getattr(trained, "positions", None)
     longest: int = getattr(positions, "max_length", None) or length
     if longest < length:
@@ -178,13 +147,7 @@ def with_options(
 def compile_model(
     model: GenerativeModel, recipe: PlannedRecipe, batches_per_epoch: int
 ) -> None:
-    """Compiles the model with the optimizer, loss and metrics of the recipe.
-
-    Args:
-        model: the model before the first epoch.
-        recipe: the options.
-        batches_per_epoch: int, number of batches of the training data.
-    """
+    """Compiles the model with the optimizer, loss and metrics of the recipe."""
     total_steps = recipe.epochs * batches_per_epoch
     cooldown_steps = min(recipe.cooldown, recipe.epochs) * batches_per_epoch
     if latest_position(recipe.output) is None:
@@ -205,12 +168,7 @@ def compile_model(
 
 
 def _warn_of_long_warmup(recipe: PlannedRecipe, steps: int) -> None:
-    """Warns if the learning rate falls before it reaches its peak.
-
-    Args:
-        recipe: the options.
-        steps: the number of batches before the learning rate falls.
-    """
+    """Warns if the learning rate falls, after some steps, before it is at its peak."""
     if steps < recipe.warmup_steps:
         warnings.warn(
             f"`warmup_steps={recipe.warmup_steps}` is greater than {steps}, the number "
@@ -222,14 +180,7 @@ def _warn_of_long_warmup(recipe: PlannedRecipe, steps: int) -> None:
 
 
 def in_float32(model: GenerativeModel) -> GenerativeModel:
-    """Returns a float32 model with the weights of a model.
-
-    Args:
-        model: a model of any dtype policy.
-
-    Returns:
-        `model` itself if it is float32; otherwise a new model, not compiled.
-    """
+    """Returns a float32 model with the weights of a model, or the model itself."""
     if model.dtype_policy.name == "float32":
         return model
     return _rebuilt(model, dtype="float32")

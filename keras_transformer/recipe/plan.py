@@ -23,45 +23,25 @@ SHORT_TARGET = 2.0  # words; such outputs are right or wrong
 
 
 class Choice(NamedTuple):
-    """An option that the run has chosen.
-
-    Attributes:
-        option: its name.
-        value: its value.
-        reason: why, as a phrase.
-    """
+    """An option that the run has chosen."""
 
     option: str
-    value: Any
-    reason: str
-
-    def __str__(self) -> str:
-        value = f"{self.value:,}" if isinstance(self.value, int) else f"{self.value}"
-        return f"{self.option:18} {value:>17}  {self.reason}"
+    value: object
+    reason: str  # as a phrase
 
 
 class Plan:
-    """The options of a run, while they are chosen.
-
-    Args:
-        recipe: the options that are given.
-    """
+    """The options of a run, while they are chosen."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self._values: dict[str, Any] = dict(recipe.values())
+        self._values: dict[str, object] = {**recipe.values()}
         self.choices: list[Choice] = []
 
     def __getitem__(self, option: str) -> Any:
         return self._values[option]
 
-    def choose(self, option: str, value: Any, reason: str) -> None:
-        """Sets an option that is not given.
-
-        Args:
-            option: its name.
-            value: its value.
-            reason: why, as a phrase.
-        """
+    def choose(self, option: str, value: object, reason: str) -> None:
+        """Sets an option that is not given."""
         if self._values[option] is None:
             self._values[option] = value
             self.choices.append(Choice(option, value, reason))
@@ -72,13 +52,7 @@ class Plan:
 
 
 def choose_model(plan: Plan, pairs: int, target_tokens: int) -> None:
-    """Chooses the size of the model, dropout and learning rate.
-
-    Args:
-        plan: the plan.
-        pairs: number of pairs of the training text.
-        target_tokens: number of target tokens of the training text.
-    """
+    """Chooses the size of the model, dropout and learning rate."""
     if plan["init"] is None:
         preset = _preset(pairs, SMALL_FROM, BASE_FROM)
         plan.choose("preset", preset, f"{pairs:,} pairs")
@@ -89,12 +63,7 @@ def choose_model(plan: Plan, pairs: int, target_tokens: int) -> None:
 
 
 def choose_language_model(plan: Plan, tokens: int) -> None:
-    """Chooses the window, the size of a language model, dropout and learning rate.
-
-    Args:
-        plan: the plan.
-        tokens: number of tokens of the training text.
-    """
+    """Chooses the window, the size of a language model, dropout and learning rate."""
     if plan["documents"] != "pairs":
         length = 2 ** int(math.log2(max(tokens / WINDOWS, 1)))
         length = min(max(length, LEAST_LENGTH), MOST_LENGTH)
@@ -122,24 +91,14 @@ def _choose_learning_rate(plan: Plan) -> None:
 
 
 def choose_batches(plan: Plan, tokens: int) -> None:
-    """Chooses the size of the batches.
-
-    Args:
-        plan: the plan.
-        tokens: number of tokens in an epoch, of the side that has more.
-    """
+    """Chooses the size of the batches."""
     size = 2 ** round(math.log2(tokens / 100))  # 70 to 140 batches in an epoch
     size = min(max(size, LEAST_TOKENS), MOST_TOKENS)
     plan.choose("tokens_per_batch", size, f"{tokens:,} tokens in an epoch")
 
 
 def choose_metric(plan: Plan, text: TextStatistics) -> None:
-    """Chooses the metric that selects the model.
-
-    Args:
-        plan: the plan.
-        text: the statistics of the training text.
-    """
+    """Chooses the metric that selects the model."""
     words = text.target.words / len(text.sample)
     if words <= SHORT_TARGET or plan["target_tokenizer"] in ("words", "characters"):
         plan.choose("metric", "exact_match", f"targets of {words:.1f} words")
@@ -147,12 +106,7 @@ def choose_metric(plan: Plan, text: TextStatistics) -> None:
 
 
 def choose_schedule(plan: Plan, data: ParallelDataset | TextDataset) -> None:
-    """Chooses the length of the run and the course of the learning rate.
-
-    Args:
-        plan: the plan.
-        data: the training data.
-    """
+    """Chooses the length of the run and the course of the learning rate."""
     batches = data.batches_per_epoch
     tokens = batches * plan["tokens_per_batch"]
     updates = UPDATES * math.sqrt(tokens)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import keras
 
+from keras_transformer.backend.processes import is_first_process
 from keras_transformer.models import GenerativeModel
 from keras_transformer.recipe.answering import AnsweringTask
 from keras_transformer.recipe.language_modeling import LanguageModelTask
@@ -19,46 +20,33 @@ from keras_transformer.recipe.progress import Reporter
 from keras_transformer.recipe.task import Datasets, Evaluator, Task
 from keras_transformer.recipe.tokenizers import Tokenizers
 from keras_transformer.recipe.translation import TranslationTask
+from keras_transformer_runtime.files import written_whole
 from keras_transformer_runtime.runs.folder import (
+    FIGURES,
     recipe_to_resume,
     warn_of_another_cooldown,
+    write_checksums,
 )
 from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe
 
 
 class PreparedRun(NamedTuple):
-    """All that the training of a run needs.
-
-    Attributes:
-        recipe: the complete options.
-        model: the compiled model before the first epoch.
-        data: the training and the validation data.
-        evaluator: scores the model on the validation and test texts.
-    """
+    """All that the training of a run needs."""
 
     recipe: PlannedRecipe
-    model: GenerativeModel
+    model: GenerativeModel  # compiled, before the first epoch
     data: Datasets
     evaluator: Evaluator
 
 
-def prepare_run(recipe: Recipe, reporter: Reporter) -> PreparedRun:
+def prepare(recipe: Recipe, reporter: Reporter) -> PreparedRun:
     """Prepares a new run, or one to resume.
 
-    The folder of the run gets the held-out texts and the vocabularies or the trained
-    model of `recipe.init`. A resumed run reads them from there.
-
-    Args:
-        recipe: the options that are given.
-        reporter: prints the progress.
-
-    Returns:
-        The `PreparedRun`.
-
-    Raises:
-        ValueError: if the folder contains a run that cannot be resumed with these
-            options, or if a text or an option is not suitable.
+    The folder of the run gets the options, the checksums of the texts, the held-out
+    texts, and the vocabularies or the trained model of `recipe.init`. A resumed run
+    reads the texts and vocabularies or the model from there.
     """
+    output = pathlib.Path(recipe.output)
     began = recipe_to_resume(recipe)
     if began is not None:
         warn_of_another_cooldown(began)
@@ -69,12 +57,13 @@ def prepare_run(recipe: Recipe, reporter: Reporter) -> PreparedRun:
     keras.utils.set_random_seed(recipe.seed)
     initial: GenerativeModel | None = None
     if recipe.init is not None:
-        initial = _initial_model(recipe.init, plan, is_resumed=began is not None)
-        source, target = initial.source_tokenizer, initial.target_tokenizer
-        assert source is not None and target is not None
-        tokenizers = Tokenizers(source, target)
+        if began is None:
+            initial = load_initial_model(recipe.init, task.model_class, recipe.model)
+        else:
+            initial = load_trained_model(output / "initial.keras")
+        tokenizers = Tokenizers.of(initial)
     elif began is not None:
-        tokenizers = Tokenizers.load(pathlib.Path(recipe.output))
+        tokenizers = Tokenizers.load(output)
     else:
         with reporter.phase("Learning the vocabulary"):
             tokenizers = task.make_tokenizers()
@@ -92,9 +81,18 @@ def prepare_run(recipe: Recipe, reporter: Reporter) -> PreparedRun:
         model = initial
     evaluator = task.evaluator(model, complete)
     if began is None:
-        _save(model, tokenizers, complete)
+        output.mkdir(parents=True, exist_ok=True)
+        if initial is None:
+            tokenizers.save(output)
+        else:
+            model.save(output / "initial.keras")
     compile_model(model, complete, data.train.batches_per_epoch)
-    reporter.show_plan(plan, model, *data)
+    reporter.show_plan(plan, task, model)
+    if is_first_process():
+        (output / FIGURES).unlink(missing_ok=True)  # of a run with fewer epochs
+        with written_whole(output / "options.toml") as file:
+            file.write(complete.to_toml().encode())
+        write_checksums(complete)
     return PreparedRun(complete, model, data, evaluator)
 
 
@@ -105,22 +103,3 @@ def _task(plan: Plan, is_new: bool) -> Task:
     if plan["documents"] == "pairs":
         return AnsweringTask(plan, is_new)
     return LanguageModelTask(plan, is_new)
-
-
-def _initial_model(init: str, plan: Plan, is_resumed: bool) -> GenerativeModel:
-    """Loads the trained model that the run starts from, or the copy in its folder."""
-    if is_resumed:
-        return load_trained_model(pathlib.Path(plan["output"], "initial.keras"))
-    return load_initial_model(init, plan["model"])
-
-
-def _save(
-    model: GenerativeModel, tokenizers: Tokenizers, recipe: PlannedRecipe
-) -> None:
-    """Saves what a resumed run needs to the folder of the run."""
-    output = pathlib.Path(recipe.output)
-    output.mkdir(parents=True, exist_ok=True)
-    if recipe.init is not None:
-        model.save(output / "initial.keras")
-    else:
-        tokenizers.save(output)

@@ -1,32 +1,36 @@
 """The output of a run: phases, the chosen options, and progress by epoch."""
 
 import contextlib
+import csv
+import io
 import math
+import os
+import pathlib
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import keras
 import numpy as np
 from keras import ops
 from tqdm import tqdm
 
-from keras_transformer.dataset import ParallelDataset, TextDataset
-from keras_transformer.models import CausalLM, GenerativeModel
+from keras_transformer.models import GenerativeModel
 from keras_transformer.recipe.plan import Choice, Plan
+from keras_transformer.recipe.task import Task
+from keras_transformer_runtime.files import written_whole
 
 WIDTH = 80  # columns
 # Part of the speed of large matrix products that training reaches.
 EFFICIENCY = 0.4
 
+Row: TypeAlias = dict[str, str | float]
+
 
 class Reporter:
-    """Prints the progress of a run to standard output.
-
-    Args:
-        verbose: int, `verbose` of the recipe; 0 prints nothing.
-    """
+    """Prints the progress of a run to standard output."""
 
     def __init__(self, verbose: int | None) -> None:
         if verbose is None:
@@ -40,11 +44,7 @@ class Reporter:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Prints the name of a phase when it begins, and its duration at its end.
-
-        Args:
-            name: the name, such as `"Reading the text"`.
-        """
+        """Prints the name of a phase when it begins, and its duration at its end."""
         if not self.verbose:
             yield
             return
@@ -57,29 +57,26 @@ class Reporter:
             raise
         print(f"  {format_seconds(time.monotonic() - began)}", flush=True)
 
-    def show_plan(
-        self,
-        plan: Plan,
-        model: GenerativeModel,
-        train_data: ParallelDataset | TextDataset,
-        valid_data: ParallelDataset | TextDataset,
-    ) -> None:
+    def show_plan(self, plan: Plan, task: Task, model: GenerativeModel) -> None:
         """Prints the chosen options, the data, the model and the expected time."""
         if not self.verbose:
             return
         if plan.choices:
             print("Chosen from the text (each option can be set):")
             print(*map(_choice_line, plan.choices), sep="\n")
-        for name, data in {"Training": train_data, "Validation": valid_data}.items():
-            print(f"{name + ' text':16} {_describe(data)}")
-        print(f"{'Model':16} {model.count_params():,} parameters", flush=True)
-        if isinstance(model, CausalLM):
-            place = "begin" if model.add_start_token else "can begin anywhere in"
-            print(f"{'Prompts':16} {place} a text", flush=True)
-        seconds = expected_seconds(model, train_data) * plan["epochs"]
+        train, valid = task.describe_data()
+        facts = {"Training text": train, "Validation text": valid}
+        facts["Model"] = f"{model.count_params():,} parameters"
+        config = model.get_config()
+        if "add_start_token" in config:
+            place = "begin" if config["add_start_token"] else "can begin anywhere in"
+            facts["Prompts"] = f"{place} a text"
+        for name, fact in facts.items():
+            print(f"{name:16} {fact}", flush=True)
+        epochs = plan["epochs"]
+        seconds = expected_seconds(model, task.padded_tokens()) * epochs
         print(
-            f"{'Expected time':16} about {format_seconds(seconds)} for "
-            f"{plan['epochs']} epochs",
+            f"{'Expected time':16} about {format_seconds(seconds)} for {epochs} epochs",
             flush=True,
         )
 
@@ -90,51 +87,12 @@ def _choice_line(choice: Choice) -> str:
     return f"  {option:32} {choice.reason}"[:WIDTH]
 
 
-def _describe(data: ParallelDataset | TextDataset) -> str:
-    if isinstance(data, TextDataset):
-        documents = "document" if data.num_documents == 1 else "documents"
-        return (
-            f"{data.num_tokens:,} tokens of {data.num_documents:,} {documents} in "
-            f"{data.batches_per_epoch:,} batches"
-        )
-    dropped = {
-        "empty": "empty",
-        "max_source_length": "too long",
-        "max_target_length": "too long",
-        "duplicate": "repeated",
-        "max_length_ratio": "of unequal length",
-    }
-    counts: dict[str, int] = {}
-    for reason, count in data.dropped.items():
-        counts[dropped[reason]] = counts.get(dropped[reason], 0) + count
-    parts = [f"{data.pairs_kept:,} pairs in {data.batches_per_epoch:,} batches"]
-    parts += [
-        f"{count:,} {name} are left out" for name, count in counts.items() if count
-    ]
-    return ", ".join(parts)
-
-
-def expected_seconds(
-    model: GenerativeModel, data: ParallelDataset | TextDataset
-) -> float:
+def expected_seconds(model: GenerativeModel, tokens: float) -> float:
     """Estimates the duration of an epoch from the speed of matrix products.
 
-    Args:
-        model: the built model.
-        data: the training data.
-
-    Returns:
-        Seconds, without compilation and validation.
+    Each weight of the built model is used for a number of tokens. Compilation and
+    validation are not included.
     """
-    if isinstance(data, TextDataset):
-        tokens: float = data.batches_per_epoch * math.prod(data.batch_shape)
-    else:
-        tokens = sum(
-            shape.batches * shape.rows * (shape.source_length + shape.target_length)
-            for shape in data.shapes
-        )
-        if not isinstance(model, CausalLM):  # each weight is used for one side
-            tokens /= 2
     embeddings = sum(
         math.prod(weight.shape)
         for weight in model.trainable_weights
@@ -158,19 +116,13 @@ def _operations_per_second() -> float:
 
 
 class EpochReport(keras.callbacks.Callback):
-    """Prints a line for each epoch and, in a terminal, a progress bar.
-
-    Args:
-        reporter: prints the lines; with its `verbose=1` there is a progress bar on
-            standard error.
-        metrics: names of logs to print besides the losses, such as `"val_bleu"`.
-    """
+    """Prints a line for each epoch and, in a terminal, a progress bar."""
 
     def __init__(self, reporter: Reporter, metrics: Sequence[str]) -> None:
         super().__init__()
         self._reporter = reporter
         self._metrics = metrics
-        self._bar: Any = None
+        self._bar = tqdm(disable=True)
 
     def on_epoch_begin(
         self, epoch: int, logs: Mapping[str, float] | None = None
@@ -197,8 +149,7 @@ class EpochReport(keras.callbacks.Callback):
             self._bar.set_postfix_str(_progress(logs), refresh=False)
 
     def on_test_begin(self, logs: Mapping[str, float] | None = None) -> None:
-        if self._bar is not None:
-            self._bar.set_postfix_str(" validation")
+        self._bar.set_postfix_str(" validation")
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
         self._bar.close()
@@ -219,8 +170,54 @@ class EpochReport(keras.callbacks.Callback):
         self._reporter.print(f"{head}  {', '.join(parts)}")
 
     def on_train_end(self, logs: Mapping[str, float] | None = None) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        self._bar.close()
+
+
+class HistoryFile(keras.callbacks.Callback):
+    """Writes the logs of each epoch as a row of a CSV file.
+
+    The column `epoch` counts from 1. A cell is empty if the epoch has no such log or
+    if the log is NaN, such as BLEU between two evaluations. A resumed run replaces the
+    rows of the epochs that it repeats. The file is replaced as a whole, so that a
+    killed run leaves the rows of all complete epochs. If the file cannot be read or
+    written, a warning is given and training continues.
+
+    Differs from `keras.callbacks.CSVLogger`, which fixes the columns in the first
+    epoch and appends the rows of repeated epochs.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        super().__init__()
+        self.path = pathlib.Path(path)
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        number = epoch + 1
+        try:
+            self._write(number, logs or {})
+        except (OSError, KeyError, ValueError) as error:
+            warnings.warn(
+                f"Epoch {number} is missing in {self.path}: {error!r}. Training "
+                "continues.",
+                stacklevel=2,
+            )
+
+    def _write(self, epoch: int, logs: Mapping[str, float]) -> None:
+        rows = [row for row in self._read() if int(row["epoch"]) < epoch]
+        values = {name: value for name, value in logs.items() if not math.isnan(value)}
+        rows.append({"epoch": epoch, **values})
+        columns = dict.fromkeys(name for row in rows for name in row)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+        with written_whole(self.path) as file:
+            file.write(text.getvalue().encode())
+
+    def _read(self) -> list[Row]:
+        if not self.path.exists():
+            return []
+        with self.path.open(newline="", encoding="utf-8-sig") as file:
+            return [{**row} for row in csv.DictReader(file)]
 
 
 def _progress(logs: Mapping[str, float]) -> str:

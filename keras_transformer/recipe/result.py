@@ -9,17 +9,18 @@ from keras_transformer import evaluation
 from keras_transformer.decoding import BeamSearch, Sampling, Search
 from keras_transformer.inference.perplexity import TextScores
 from keras_transformer.models import GenerativeModel
-from keras_transformer.recipe.held_out import ParallelText
 from keras_transformer.recipe.loading import load_trained_model
-from keras_transformer.recipe.selection import Selection, is_lower_better
 from keras_transformer_runtime.files import read_json, write_json
-from keras_transformer_runtime.runs.folder import began_recipe, check_length_penalty
-from keras_transformer_runtime.runs.recipe import PlannedRecipe
+from keras_transformer_runtime.runs.folder import (
+    FIGURES,
+    began_recipe,
+    check_length_penalty,
+    damaged_figures,
+)
 
 # The search of a language model, and that of answers.
 SAMPLING = Sampling(top_p=0.9)
 ANSWERING = BeamSearch()
-LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,9 +78,7 @@ class Figures:
             figures = cls(**content)
             check_length_penalty(figures.length_penalty)
         except (TypeError, ValueError, AttributeError) as error:
-            raise ValueError(
-                f"{path} must have the figures of a run; it is damaged: {error}"
-            ) from error
+            raise damaged_figures(path, error) from error
         return figures
 
     @property
@@ -125,19 +124,6 @@ class LanguageModelFigures:
     candidates: dict[str, float]
 
     @classmethod
-    def of(cls, scores: TextScores, selection: Selection) -> "LanguageModelFigures":
-        """Creates the figures of selected weights.
-
-        Args:
-            scores: scores of the validation text.
-            selection: the selected weights.
-
-        Returns:
-            The `LanguageModelFigures`.
-        """
-        return cls(scores, "loss", selection.name, selection.scores)
-
-    @classmethod
     def read(cls, path: pathlib.Path) -> "LanguageModelFigures":
         """Reads the figures from a JSON file.
 
@@ -155,9 +141,7 @@ class LanguageModelFigures:
             figures = cls(**{**content, "scores": TextScores(**content["scores"])})
             figures.lines()
         except (TypeError, ValueError, KeyError) as error:
-            raise ValueError(
-                f"{path} must have the figures of a run; it is damaged: {error}"
-            ) from error
+            raise damaged_figures(path, error) from error
         return figures
 
     @property
@@ -182,12 +166,7 @@ AnyFigures: TypeAlias = Figures | LanguageModelFigures
 
 
 def read_figures(path: pathlib.Path, model: str) -> AnyFigures:
-    """Reads the figures of a run.
-
-    Args:
-        path: the file `figures.json` of the run.
-        model: the option `model` of the run.
-    """
+    """Reads the file `figures.json` of a run with an option `model`."""
     return (LanguageModelFigures if model == "causal" else Figures).read(path)
 
 
@@ -209,68 +188,11 @@ class TrainingResult(NamedTuple):
 
 
 def read_result(output: pathlib.Path) -> TrainingResult:
-    """Reads the result of a complete run.
-
-    Args:
-        output: the folder of the run.
-    """
+    """Reads the result of a complete run from its folder."""
     recipe = began_recipe(output)
-    figures = read_figures(output / "figures.json", recipe.model)
+    figures = read_figures(output / FIGURES, recipe.model)
     model = load_trained_model(output / "model.keras")
     search: Search = SAMPLING if recipe.has_running_text else ANSWERING
     if isinstance(figures, Figures):
         search = BeamSearch(recipe.num_beams, figures.length_penalty)
-    return TrainingResult(model, search, figures)
-
-
-def evaluate_model(
-    model: GenerativeModel,
-    valid_text: ParallelText,
-    test_text: ParallelText,
-    recipe: PlannedRecipe,
-    selection: Selection,
-) -> TrainingResult:
-    """Selects a length penalty with the validation text, and scores the test text.
-
-    Args:
-        model: the trained model.
-        valid_text: the validation text.
-        test_text: the test text.
-        recipe: the options.
-        selection: the selected weights.
-
-    Returns:
-        The model with the selected search and its figures.
-    """
-    metric = "bleu" if recipe.metric == "loss" else recipe.metric
-
-    def scores(
-        text: ParallelText, search: BeamSearch
-    ) -> dict[str, evaluation.CorpusScore]:
-        return evaluation.text_scores(
-            model.generate(text.sources, search),
-            text.references,
-            lowercase=recipe.lowercase,
-            tokenize=recipe.bleu_tokenize,
-        )
-
-    valid_scores = {
-        penalty: scores(valid_text, BeamSearch(recipe.num_beams, penalty))[metric].score
-        for penalty in LENGTH_PENALTIES
-    }
-    best = min if is_lower_better(metric) else max
-    length_penalty = best(valid_scores, key=lambda penalty: valid_scores[penalty])
-    search = BeamSearch(recipe.num_beams, length_penalty)
-    test_scores = scores(test_text, search)
-    figures = Figures(
-        sentences=len(test_text.sources),
-        length_penalty=length_penalty,
-        bleu_signature=test_scores["bleu"].signature,
-        chrf_signature=test_scores["chrf"].signature,
-        valid_scores={str(penalty): score for penalty, score in valid_scores.items()},
-        metric=recipe.metric,
-        weights=selection.name,
-        candidates=selection.scores,
-        **{name: result.score for name, result in test_scores.items()},
-    )
     return TrainingResult(model, search, figures)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from keras_transformer.backend.sharding import add_virtual_devices
 from keras_transformer.distribution import distribute
+from keras_transformer.recipe.preparation import prepare
 from keras_transformer.recipe.progress import Reporter
 from keras_transformer.recipe.result import TrainingResult, read_result
-from keras_transformer.recipe.stages import finish, fit, prepare, print_figures
+from keras_transformer.recipe.stages import finish, fit, print_figures
 from keras_transformer.recipe.workers import train_with_workers
 from keras_transformer_runtime.runs.early_checks import check_early
 from keras_transformer_runtime.runs.folder import is_complete

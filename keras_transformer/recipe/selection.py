@@ -7,9 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer import evaluation
 from keras_transformer.models import GenerativeModel
-from keras_transformer.recipe.task import Evaluator
 from keras_transformer.training import (
     average_checkpoints,
     list_checkpoints,
@@ -19,68 +17,46 @@ from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 
 class Candidate(NamedTuple):
-    """Weights of a run that may become its result.
+    """Weights of a run that may become its result."""
 
-    Attributes:
-        name: str, such as `"mean of epochs 31 to 40"`.
-        load: sets the weights of the model.
-    """
-
-    name: str
-    load: Callable[[], object]
+    name: str  # such as "mean of epochs 31 to 40"
+    load: Callable[[], object]  # sets the weights of the model
 
 
 class Selection(NamedTuple):
-    """The selected weights of a run.
-
-    Attributes:
-        name: str, the name of the candidate.
-        scores: dictionary of floats, the metric of each candidate on the validation
-            text, by name.
-    """
+    """The name of the selected weights of a run, and the scores of all candidates."""
 
     name: str
-    scores: dict[str, float]
+    scores: dict[str, float]  # the metric on the validation text by name
 
 
 def select_weights(
-    model: GenerativeModel, evaluator: Evaluator, recipe: PlannedRecipe
+    model: GenerativeModel,
+    score: Callable[[GenerativeModel], float],
+    is_lower_better: bool,
+    recipe: PlannedRecipe,
 ) -> Selection:
-    """Sets the weights of a model to the best candidate by the metric of the recipe.
+    """Sets the weights of a float32 model to the candidate with the best score.
 
     The candidates are the last epoch, the best epoch by the metric while training, and
-    the mean of the last epochs. All are evaluated on the whole validation text with
-    the same search. Of equal candidates the mean is selected, then the last epoch.
-
-    Args:
-        model: the model, float32.
-        evaluator: scores the model on the validation text.
-        recipe: the options.
-
-    Returns:
-        The `Selection`.
+    the mean of the last epochs. Of equal candidates the mean is selected, then the last
+    epoch.
     """
     folder = pathlib.Path(recipe.output, "checkpoints")
     candidates = [*_candidates(model, folder, recipe.average)]
     scores = {}
     for candidate in candidates:
         candidate.load()
-        scores[candidate.name] = evaluator.score(model)
-    is_error = evaluator.is_lower_better
+        scores[candidate.name] = score(model)
 
     def rank(candidate: Candidate) -> float:
-        score = scores[candidate.name]
-        return -np.inf if np.isnan(score) else -score if is_error else score
+        found = scores[candidate.name]
+        return -np.inf if np.isnan(found) else -found if is_lower_better else found
 
     best = max(candidates, key=rank)
     if best is not candidates[-1]:
         best.load()
     return Selection(best.name, scores)
-
-
-def is_lower_better(metric: str) -> bool:
-    """Returns whether lower values of a metric are better."""
-    return metric == "loss" or evaluation.METRICS[metric].is_error
 
 
 def _candidates(

@@ -1,4 +1,4 @@
-"""The stages of a run: preparation, `fit`, selection and evaluation."""
+"""The stages of a run after its preparation: `fit`, selection and evaluation."""
 
 import pathlib
 from typing import Literal
@@ -6,10 +6,9 @@ from typing import Literal
 import keras
 
 from keras_transformer.backend.processes import is_first_process
-from keras_transformer.recipe.history_file import HistoryFile
 from keras_transformer.recipe.model import in_float32
-from keras_transformer.recipe.preparation import PreparedRun, prepare_run
-from keras_transformer.recipe.progress import EpochReport, Reporter
+from keras_transformer.recipe.preparation import PreparedRun
+from keras_transformer.recipe.progress import EpochReport, HistoryFile, Reporter
 from keras_transformer.recipe.result import AnyFigures, TrainingResult
 from keras_transformer.recipe.selection import select_weights
 from keras_transformer.training import (
@@ -17,48 +16,18 @@ from keras_transformer.training import (
     NonFiniteLoss,
     TrainingProgress,
 )
-from keras_transformer_runtime.files import written_whole
-from keras_transformer_runtime.runs.folder import next_version, write_checksums
+from keras_transformer_runtime.runs.folder import FIGURES, next_version
 from keras_transformer_runtime.runs.recipe import Recipe
 
 
-def prepare(recipe: Recipe, reporter: Reporter) -> PreparedRun:
-    """Prepares a run and writes its options and the checksums of its texts.
-
-    Args:
-        recipe: the options that are given.
-        reporter: prints the progress.
-
-    Returns:
-        The `PreparedRun`.
-
-    Raises:
-        ValueError: see `prepare_run`.
-    """
-    prepared = prepare_run(recipe, reporter)
-    if is_first_process():
-        output = pathlib.Path(recipe.output)
-        _figures_file(output).unlink(missing_ok=True)  # of a run with fewer epochs
-        with written_whole(output / "options.toml") as file:
-            file.write(prepared.recipe.to_toml().encode())
-        write_checksums(prepared.recipe)
-    return prepared
-
-
 def finish(run: PreparedRun, reporter: Reporter) -> TrainingResult:
-    """Selects the weights of a trained model, evaluates, saves and exports it.
-
-    Args:
-        run: the run, after its last epoch.
-        reporter: prints the progress.
-
-    Returns:
-        The `TrainingResult`.
-    """
+    """Selects the weights of a trained model, evaluates, saves and exports it."""
     recipe, output = run.recipe, pathlib.Path(run.recipe.output)
     model = in_float32(run.model)
     with reporter.phase("Comparing the last epoch, the best and the mean of the last"):
-        selection = select_weights(model, run.evaluator, recipe)
+        selection = select_weights(
+            model, run.evaluator.score, run.evaluator.is_lower_better, recipe
+        )
     for name, score in selection.scores.items():
         mark = "  selected" if name == selection.name else ""
         reporter.print(f"  {recipe.metric} {score:.4g}  {name}{mark}")
@@ -72,12 +41,8 @@ def finish(run: PreparedRun, reporter: Reporter) -> TrainingResult:
             texts = run.evaluator.check_texts
             model.export(folder, result.search, check_texts=texts, verbose=False)
     # Last: its presence means a complete run.
-    result.figures.write(_figures_file(output))
+    result.figures.write(output / FIGURES)
     return result
-
-
-def _figures_file(output: pathlib.Path) -> pathlib.Path:
-    return output / "figures.json"
 
 
 def print_figures(figures: AnyFigures, recipe: Recipe, reporter: Reporter) -> None:
@@ -92,10 +57,6 @@ def fit(run: PreparedRun, reporter: Reporter) -> None:
     """Trains the model until all epochs are complete.
 
     Processes that train together call it together; the first one writes the files.
-
-    Args:
-        run: the run.
-        reporter: prints the progress.
     """
     recipe, output = run.recipe, pathlib.Path(run.recipe.output)
     metric = run.evaluator.monitored

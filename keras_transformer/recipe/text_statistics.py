@@ -14,22 +14,13 @@ RARE = 2  # times that a rare word occurs at most
 
 
 class SideStatistics(NamedTuple):
-    """Statistics of one side of a sample.
-
-    Attributes:
-        words: int, number of words.
-        distinct_words: int, number of different words.
-        rare_words: int, number of words that occur at most twice.
-        characters: int, number of characters without spaces.
-        letters: int, number of characters that are letters or marks.
-        distinct_characters: int, number of different characters.
-    """
+    """Statistics of one side of a sample."""
 
     words: int
     distinct_words: int
-    rare_words: int
-    characters: int
-    letters: int
+    rare_words: int  # that occur at most twice
+    characters: int  # without spaces
+    letters: int  # and marks
     distinct_characters: int
 
     @classmethod
@@ -65,27 +56,16 @@ class SideStatistics(NamedTuple):
 
 
 class TextStatistics(NamedTuple):
-    """Statistics of a training text.
-
-    Attributes:
-        pairs: int, number of pairs.
-        sample: list of at most 100,000 pairs.
-        source: the statistics of the sources of the sample.
-        target: the statistics of the targets of the sample.
-    """
+    """Statistics of a training text."""
 
     pairs: int
-    sample: list[Pair]
-    source: SideStatistics
+    sample: list[Pair]  # at most 100,000
+    source: SideStatistics  # of the sample
     target: SideStatistics
 
     @classmethod
     def of(cls, pairs: Iterator[Pair]) -> "TextStatistics":
-        """Reads a training text.
-
-        Args:
-            pairs: the pairs, which are read once.
-        """
+        """Reads a training text."""
         count = 0
 
         def counted() -> Iterator[Pair]:
@@ -100,28 +80,16 @@ class TextStatistics(NamedTuple):
 
 
 class RunningTextStatistics(NamedTuple):
-    """Statistics of running text.
-
-    Attributes:
-        characters: int, number of characters.
-        documents: int, number of documents.
-        lines: int, number of lines.
-        sample: list of at most 100,000 lines.
-    """
+    """Statistics of running text."""
 
     characters: int
     documents: int
     lines: int
-    sample: list[str]
+    sample: list[str]  # at most 100,000 lines
 
     @classmethod
     def of(cls, files: list[str], documents: str | None) -> "RunningTextStatistics":
-        """Reads a training text.
-
-        Args:
-            files: the files.
-            documents: what a document is; see `text_dataset`.
-        """
+        """Reads a training text."""
         counts: collections.Counter[str] = collections.Counter()
 
         def counted() -> Iterator[str]:

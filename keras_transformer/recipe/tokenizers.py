@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from keras_transformer.dataset.text_pairs import Corpus
+from keras_transformer.models import GenerativeModel
 from keras_transformer.recipe.plan import Plan
 from keras_transformer.recipe.text_statistics import (
     RunningTextStatistics,
@@ -66,6 +67,13 @@ class Tokenizers(NamedTuple):
             *(Tokenizer.load(folder / f"{side}_tokenizer.json") for side in SIDES)
         )
 
+    @classmethod
+    def of(cls, model: GenerativeModel) -> "Tokenizers":
+        """Returns the tokenizers of a model, which must have them."""
+        source, target = model.source_tokenizer, model.target_tokenizer
+        assert source is not None and target is not None
+        return cls(source, target)
+
     def count_tokens(self, text: TextStatistics) -> tuple[int, int]:
         """Returns the number of tokens of source and target, with end tokens."""
         counts = [
@@ -80,16 +88,7 @@ class Tokenizers(NamedTuple):
 def make_tokenizers(
     plan: Plan, text: TextStatistics, corpora: Sequence[Corpus]
 ) -> Tokenizers:
-    """Chooses tokenizers and vocabularies that are not given, and trains them.
-
-    Args:
-        plan: the plan, which gets the choices.
-        text: the statistics of the training text.
-        corpora: the training text.
-
-    Returns:
-        The `Tokenizers`.
-    """
+    """Chooses tokenizers and vocabularies that are not given, and trains them."""
     for name, side in zip(SIDES, (text.source, text.target), strict=True):
         option = f"{name}_tokenizer"
         if plan["tokenizer"] is not None:
@@ -121,16 +120,7 @@ def make_tokenizers(
 def make_text_tokenizer(
     plan: Plan, text: RunningTextStatistics, lines: Iterable[str]
 ) -> Tokenizer:
-    """Chooses the tokenizer of a language model if none is given, and trains it.
-
-    Args:
-        plan: the plan, which gets the choices.
-        text: the statistics of the training text.
-        lines: the lines of the training text, with their line endings.
-
-    Returns:
-        The tokenizer.
-    """
+    """Chooses the tokenizer of a language model if none is given, and trains it."""
     kind = "characters" if text.characters < SUBWORDS_FROM else "bpe"
     plan.choose("tokenizer", kind, f"{text.characters:,} characters")
     if plan["tokenizer"] == "words" and any("\n" in line for line in text.sample):
@@ -177,15 +167,9 @@ def _train(
     text: TextStatistics,
     corpora: Sequence[Corpus],
 ) -> Tokenizer:
-    """Trains a tokenizer for sides of a text.
+    """Trains a tokenizer of a kind for sides of a text: 0 the source, 1 the target.
 
-    Args:
-        plan: the plan, which gets the size of the vocabulary.
-        option: name of the option of this size.
-        kind: the kind of the tokenizer, one of `TOKENIZERS`.
-        sides: 0 for the source, 1 for the target.
-        text: the statistics of the training text.
-        corpora: the training text.
+    The plan gets the size of the vocabulary as `option`.
     """
     has_parts = any(_has_parts((text.source, text.target)[side]) for side in sides)
     return train_tokenizer(
@@ -208,16 +192,10 @@ def train_tokenizer(
     scale: float,
     occurrences: int = OCCURRENCES,
 ) -> Tokenizer:
-    """Trains a tokenizer.
+    """Trains a tokenizer of a kind; the plan gets the vocabulary size as `option`.
 
-    Args:
-        plan: the plan, which gets the size of the vocabulary.
-        option: name of the option of this size.
-        kind: the kind of the tokenizer, one of `TOKENIZERS`.
-        lines: lines of the text, which are read once.
-        sample: lines of the text.
-        scale: number of lines of the text, divided by those of the sample.
-        occurrences: mean number of times that each subword must occur.
+    The text has `scale` times the lines of the sample. Each subword must occur
+    `occurrences` times on average.
     """
     size = plan[option] or plan["vocabulary_size"]
     lowercase = plan["lowercase"]
@@ -246,17 +224,9 @@ def train_tokenizer(
 def _find_subwords(
     plan: Plan, kind: str, sample: Sequence[str], scale: float, occurrences: int
 ) -> tuple[SentencePieceTokenizer, str]:
-    """Trains the largest vocabulary whose subwords are frequent enough.
+    """Trains the largest vocabulary of subwords that occur often enough.
 
-    Args:
-        plan: the plan.
-        kind: `"bpe"` or `"unigram"`.
-        sample: lines of the text.
-        scale: number of lines of the text, divided by those of the sample.
-        occurrences: mean number of times that each subword must occur.
-
-    Returns:
-        The tokenizer, and the reason for its size.
+    Returns the tokenizer, and the reason for its size.
     """
     found: tuple[SentencePieceTokenizer, str] | None = None
     characters = scale * sum(map(len, sample))

@@ -18,6 +18,7 @@ from keras_transformer.recipe.held_out import (
     TextFiles,
     default_fraction,
     hold_out,
+    text_files,
 )
 from keras_transformer.recipe.model import new_seq2seq
 from keras_transformer.recipe.plan import (
@@ -26,9 +27,9 @@ from keras_transformer.recipe.plan import (
     choose_metric,
     choose_model,
 )
-from keras_transformer.recipe.result import TrainingResult, evaluate_model
-from keras_transformer.recipe.selection import Selection, is_lower_better
-from keras_transformer.recipe.task import Datasets
+from keras_transformer.recipe.result import Figures, TrainingResult
+from keras_transformer.recipe.selection import Selection
+from keras_transformer.recipe.task import Datasets, Evaluator, Task
 from keras_transformer.recipe.text_statistics import TextStatistics
 from keras_transformer.recipe.tokenizers import Tokenizers, make_tokenizers
 from keras_transformer.text import SentencePieceTokenizer, Tokenizer
@@ -36,60 +37,73 @@ from keras_transformer.training import TranslationQuality
 from keras_transformer.training.translation_quality import check_source_lengths
 from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
+LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
 
-class ParallelTexts:
-    """The parallel texts of a run.
 
-    Args:
-        plan: the plan, which gets the fraction that is held out.
+class ParallelTask(Task):
+    """Base class of the tasks whose texts are parallel."""
 
-    Attributes:
-        files: the `TextFiles`.
-        corpora: the training text.
-        valid: the validation text.
-        test: the test text; the validation text if there is none.
-    """
+    def read_texts(self) -> None:
+        self._files = _text_files(self._plan)
+        self._valid = _read_text(self._files.valid)
+        self._test = _read_text(self._files.test) if self._files.test else self._valid
+        self._corpora = _open(self._files.train)
+        if self._is_new:
+            self._statistics = TextStatistics.of(_pairs(self._corpora))
 
-    def __init__(self, plan: Plan) -> None:
-        self.files = _text_files(plan)
-        self._valid_is_held_out = isinstance(plan["valid"], float)
-        self._test_is_held_out = isinstance(plan["test"], float)
-        self.valid = _read_text(self.files.valid)
-        self.test = _read_text(self.files.test) if self.files.test else self.valid
-        self.corpora = _open(self.files.train)
+    def make_datasets(self, tokenizers: Tokenizers) -> Datasets:
+        sampling = self._plan["subword_sampling"]
+        self._train_data = self._dataset(self._files.train, tokenizers, sampling)
+        self._valid_data = self._dataset(self._files.valid, tokenizers, shuffle=False)
+        return Datasets(self._train_data, self._valid_data)
 
-    def statistics(self) -> TextStatistics:
-        """Reads the training text."""
-        return TextStatistics.of(_pairs(self.corpora))
-
-    def datasets(self, tokenizers: Tokenizers, plan: Plan) -> Datasets:
-        """Makes the training and the validation data."""
-        sampling = plan["subword_sampling"]
-        return Datasets(
-            _dataset(self.files.train, tokenizers, plan, sampling),
-            _dataset(self.files.valid, tokenizers, plan, shuffle=False),
+    def _dataset(
+        self,
+        files: list[str],
+        tokenizers: Tokenizers,
+        subword_sampling: float | None = None,
+        shuffle: bool = True,
+    ) -> ParallelDataset:
+        plan = self._plan
+        return parallel_dataset(
+            files[0],
+            files[1] if len(files) > 1 else None,
+            source_tokenizer=tokenizers.source,
+            target_tokenizer=tokenizers.target,
+            tokens_per_batch=plan["tokens_per_batch"],
+            max_source_length=plan["max_length"],
+            max_target_length=plan["max_length"],
+            source_sampling=_sampling(tokenizers.source, subword_sampling),
+            target_sampling=_sampling(tokenizers.target, subword_sampling),
+            shuffle=shuffle,
+            seed=plan["seed"],
         )
 
-    def evaluated(
+    def describe_data(self) -> tuple[str, str]:
+        return _describe(self._train_data), _describe(self._valid_data)
+
+    def padded_tokens(self) -> float:
+        return sum(
+            shape.batches * shape.rows * (shape.source_length + shape.target_length)
+            for shape in self._train_data.shapes
+        )
+
+    def _evaluated_texts(
         self, model: GenerativeModel, max_length: int
     ) -> tuple[ParallelText, ParallelText]:
         """Returns the validation and the test text.
 
         The pairs of held-out parts that are too long are left out, as those of the
         training text are. A warning has the number of those of the test text.
-
-        Args:
-            model: a model with tokenizers.
-            max_length: maximum length of a source and of a target in tokens.
         """
-        valid, test = self.valid, self.test
-        if self._valid_is_held_out:
+        valid, test = self._valid, self._test
+        if isinstance(self._plan["valid"], float):
             valid = _without_long_pairs(valid, model, max_length)
-        if self.files.test is None:
+        if self._files.test is None:
             return valid, valid
-        if self._test_is_held_out:
+        if isinstance(self._plan["test"], float):
             test = _without_long_pairs(test, model, max_length)
-            if dropped := len(self.test.sources) - len(test.sources):
+            if dropped := len(self._test.sources) - len(test.sources):
                 warnings.warn(
                     f"{dropped:,} test pairs are longer than `max_length={max_length}` "
                     "and are left out.",
@@ -98,29 +112,13 @@ class ParallelTexts:
         return valid, test
 
 
-class ParallelTask:
-    """Base class of the tasks whose texts are parallel; see `Task`.
-
-    Args:
-        plan: the plan, which gets the choices.
-        is_new: whether the run is new, not resumed.
-    """
-
-    def __init__(self, plan: Plan, is_new: bool) -> None:
-        self._plan = plan
-        self._is_new = is_new
-
-    def read_texts(self) -> None:
-        self._texts = ParallelTexts(self._plan)
-        if self._is_new:
-            self._statistics = self._texts.statistics()
-
-
 class TranslationTask(ParallelTask):
-    """The texts, tokenizers and data of a `Seq2Seq`; see `Task`."""
+    """The texts, tokenizers and data of a `Seq2Seq`."""
+
+    model_class = Seq2Seq
 
     def make_tokenizers(self) -> Tokenizers:
-        return make_tokenizers(self._plan, self._statistics, self._texts.corpora)
+        return make_tokenizers(self._plan, self._statistics, self._corpora)
 
     def choose_options(self, tokenizers: Tokenizers) -> None:
         counts = tokenizers.count_tokens(self._statistics)
@@ -128,8 +126,8 @@ class TranslationTask(ParallelTask):
         choose_model(self._plan, self._statistics.pairs, counts[1])
         choose_batches(self._plan, max(counts))
 
-    def make_datasets(self, tokenizers: Tokenizers) -> Datasets:
-        return self._texts.datasets(tokenizers, self._plan)
+    def padded_tokens(self) -> float:
+        return super().padded_tokens() / 2  # each weight is used for one side
 
     def context(self, recipe: PlannedRecipe) -> int:
         return recipe.max_length
@@ -140,20 +138,14 @@ class TranslationTask(ParallelTask):
     def evaluator(
         self, model: GenerativeModel, recipe: PlannedRecipe
     ) -> "TranslationEvaluator":
-        valid, test = self._texts.evaluated(model, recipe.max_length)
+        valid, test = self._evaluated_texts(model, recipe.max_length)
         check_source_lengths(model, "valid", valid.sources, "max_length")
         check_source_lengths(model, "test", test.sources, "max_length")
         return TranslationEvaluator(recipe, valid, test)
 
 
-class TranslationEvaluator:
-    """Scores translations of the validation and test texts; see `Evaluator`.
-
-    Args:
-        recipe: the options.
-        valid_text: the validation text.
-        test_text: the test text.
-    """
+class TranslationEvaluator(Evaluator):
+    """Scores translations of the validation and test texts."""
 
     description = "Selecting the length penalty, translating the test text"
 
@@ -163,7 +155,7 @@ class TranslationEvaluator:
         self._recipe = recipe
         self._valid, self._test = valid_text, test_text
         self.monitored = f"val_{recipe.metric}"
-        self.is_lower_better = is_lower_better(recipe.metric)
+        self.is_lower_better = _is_lower_better(recipe.metric)
         self.check_texts = valid_text.sources[:20]
 
     def callbacks(self) -> list[keras.callbacks.Callback]:
@@ -189,15 +181,49 @@ class TranslationEvaluator:
         if recipe.metric == "loss":
             result = model.score(text.sources, text.references)
             return float(-np.sum(result.scores) / np.sum(result.lengths))
-        outputs = model.generate(text.sources, BeamSearch(recipe.num_beams))
-        scores = evaluation.text_scores(
-            outputs, text.references, recipe.lowercase, recipe.bleu_tokenize
-        )
+        scores = self._scores(model, text, BeamSearch(recipe.num_beams))
         return scores[recipe.metric].score
 
     def result(self, model: GenerativeModel, selection: Selection) -> TrainingResult:
-        """Selects a length penalty with the validation text."""
-        return evaluate_model(model, self._valid, self._test, self._recipe, selection)
+        """Selects a length penalty with the validation text; scores the test text."""
+        recipe = self._recipe
+        metric = "bleu" if recipe.metric == "loss" else recipe.metric
+        valid_scores = {}
+        for penalty in LENGTH_PENALTIES:
+            search = BeamSearch(recipe.num_beams, penalty)
+            scores = self._scores(model, self._valid, search)
+            valid_scores[penalty] = scores[metric].score
+        best = min if _is_lower_better(metric) else max
+        length_penalty = best(valid_scores, key=lambda penalty: valid_scores[penalty])
+        search = BeamSearch(recipe.num_beams, length_penalty)
+        test_scores = self._scores(model, self._test, search)
+        figures = Figures(
+            sentences=len(self._test.sources),
+            length_penalty=length_penalty,
+            bleu_signature=test_scores["bleu"].signature,
+            chrf_signature=test_scores["chrf"].signature,
+            valid_scores={str(penalty): x for penalty, x in valid_scores.items()},
+            metric=recipe.metric,
+            weights=selection.name,
+            candidates=selection.scores,
+            **{name: found.score for name, found in test_scores.items()},
+        )
+        return TrainingResult(model, search, figures)
+
+    def _scores(
+        self, model: GenerativeModel, text: ParallelText, search: BeamSearch
+    ) -> dict[str, evaluation.CorpusScore]:
+        """Returns all metrics of the outputs of a search by name."""
+        return evaluation.text_scores(
+            model.generate(text.sources, search),
+            text.references,
+            lowercase=self._recipe.lowercase,
+            tokenize=self._recipe.bleu_tokenize,
+        )
+
+
+def _is_lower_better(metric: str) -> bool:
+    return metric == "loss" or evaluation.METRICS[metric].is_error
 
 
 def _text_files(plan: Plan) -> TextFiles:
@@ -205,11 +231,8 @@ def _text_files(plan: Plan) -> TextFiles:
     corpora = _open(plan["train"])
     pairs = sum(corpus.count() for corpus in corpora)  # checks that lines correspond
     plan.choose("valid", default_fraction(pairs), "held out from the training text")
-    valid, test = plan["valid"], plan["test"]
-    if not (isinstance(valid, float) or isinstance(test, float)):
-        return TextFiles(plan["train"], valid, test)
     folder = pathlib.Path(plan["output"], "data")
-    return hold_out(_pairs(corpora), valid, test, folder)
+    return text_files(plan, lambda shares: hold_out(_pairs(corpora), shares, folder))
 
 
 def _open(files: list[str]) -> list[Corpus]:
@@ -231,10 +254,8 @@ def _without_long_pairs(
     text: ParallelText, model: GenerativeModel, max_length: int
 ) -> ParallelText:
     """Returns the pairs that are not too long, or all pairs if each one is."""
-    tokenizers = model.source_tokenizer, model.target_tokenizer
     is_short = np.ones(len(text.sources), bool)
-    for tokenizer, lines in zip(tokenizers, text, strict=True):
-        assert tokenizer is not None
+    for tokenizer, lines in zip(Tokenizers.of(model), text, strict=True):
         lengths = tokenizer.tokenize(lines, add_end=True).row_lengths()
         is_short &= lengths.numpy() <= max_length
     if not is_short.any():
@@ -242,28 +263,24 @@ def _without_long_pairs(
     return ParallelText(*(list(itertools.compress(side, is_short)) for side in text))
 
 
-def _dataset(
-    files: list[str],
-    tokenizers: Tokenizers,
-    plan: Plan,
-    subword_sampling: float | None = None,
-    shuffle: bool = True,
-) -> ParallelDataset:
-    return parallel_dataset(
-        files[0],
-        files[1] if len(files) > 1 else None,
-        source_tokenizer=tokenizers.source,
-        target_tokenizer=tokenizers.target,
-        tokens_per_batch=plan["tokens_per_batch"],
-        max_source_length=plan["max_length"],
-        max_target_length=plan["max_length"],
-        source_sampling=_sampling(tokenizers.source, subword_sampling),
-        target_sampling=_sampling(tokenizers.target, subword_sampling),
-        shuffle=shuffle,
-        seed=plan["seed"],
-    )
-
-
 def _sampling(tokenizer: Tokenizer, rate: float | None) -> float | None:
     """Returns the rate of subword sampling of a side."""
     return rate if isinstance(tokenizer, SentencePieceTokenizer) else None
+
+
+def _describe(data: ParallelDataset) -> str:
+    dropped = {
+        "empty": "empty",
+        "max_source_length": "too long",
+        "max_target_length": "too long",
+        "duplicate": "repeated",
+        "max_length_ratio": "of unequal length",
+    }
+    counts: dict[str, int] = {}
+    for reason, count in data.dropped.items():
+        counts[dropped[reason]] = counts.get(dropped[reason], 0) + count
+    parts = [f"{data.pairs_kept:,} pairs in {data.batches_per_epoch:,} batches"]
+    parts += [
+        f"{count:,} {name} are left out" for name, count in counts.items() if count
+    ]
+    return ", ".join(parts)

@@ -14,13 +14,16 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_transformer.backend.ray_connection import connection
 from keras_transformer.recipe.progress import Reporter
 from keras_transformer_runtime.runs.folder import latest_position
 from keras_transformer_runtime.runs.recipe import Recipe
 from keras_transformer_runtime.runs.run_position import RunPosition
+
+if TYPE_CHECKING:
+    from ray.train.v2.jax import JaxTrainer
 
 ATTEMPTS = 3  # to train until the next checkpoint, if workers die
 SECONDS_BETWEEN_READS = 0.5  # of the output of the workers
@@ -32,15 +35,6 @@ def train_with_workers(recipe: Recipe, reporter: Reporter) -> None:
     The cluster is that of the environment variable `RAY_ADDRESS`; without it, a cluster
     on this machine is started, and ended afterwards. If a worker dies, all start again
     from the last checkpoint, unless they have tried `ATTEMPTS` times from there.
-
-    Args:
-        recipe: the options; `workers` is above 1.
-        reporter: prints the progress.
-
-    Raises:
-        ValueError: if the cluster has too few accelerators; see also `prepare`.
-        RuntimeError: if workers have died too often, or cannot reach one another.
-        KeyboardInterrupt: after SIGINT. The workers end at once.
     """
     # The processes have other working folders.
     recipe = dataclasses.replace(recipe, output=os.path.abspath(recipe.output))
@@ -57,7 +51,7 @@ def train_with_workers(recipe: Recipe, reporter: Reporter) -> None:
                 f"The cluster has no accelerators. {recipe.workers} workers of "
                 f"{recipe.devices} virtual devices train on processors."
             )
-        _run(_prepare, recipe, output, num_cpus=0, env={"JAX_PLATFORMS": "cpu"})
+        _run(_prepare, recipe, output, {"num_cpus": 0}, {"JAX_PLATFORMS": "cpu"})
         try:
             _fit(recipe, output, resources, state)
         except KeyboardInterrupt as interrupt:
@@ -65,7 +59,7 @@ def train_with_workers(recipe: Recipe, reporter: Reporter) -> None:
             raise type(interrupt)(
                 f"Stopped. The same code resumes at {position.resumes_at}."
             ) from None
-        _run(_finish, recipe, output, **_options_of_task(resources))
+        _run(_finish, recipe, output, _options_of_task(resources))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,14 +67,10 @@ class _Output:
     """What the processes of a run print, in a file of the folder of the run.
 
     Ray would mix it with its own messages.
-
-    Attributes:
-        path: the file.
-        verbose: int, `verbose` of the recipe. A file has no progress bars.
     """
 
     path: pathlib.Path
-    verbose: int
+    verbose: int  # of the recipe; a file has no progress bars
 
     @contextlib.contextmanager
     def printed(self) -> Iterator[None]:
@@ -134,7 +124,7 @@ def _resources_of_worker(recipe: Recipe) -> dict[str, float]:
     return {"CPU": min(1.0, found.get("CPU", 1) / recipe.workers)}
 
 
-def _options_of_task(resources: dict[str, float]) -> dict[str, Any]:
+def _options_of_task(resources: dict[str, float]) -> dict[str, object]:
     if "GPU" in resources:
         return {"num_gpus": 1}
     if "TPU" in resources:
@@ -156,8 +146,8 @@ def _run(
     function: Callable[[Recipe, _Output], None],
     recipe: Recipe,
     output: _Output,
+    options: dict[str, object],
     env: dict[str, str] | None = None,
-    **options: Any,
 ) -> None:
     """Calls a function in a separate process; raises the error that it raises."""
     import ray
@@ -174,7 +164,7 @@ def _run(
 
 
 def _prepare(recipe: Recipe, output: _Output) -> None:
-    from keras_transformer.recipe.stages import prepare
+    from keras_transformer.recipe.preparation import prepare
 
     with output.written():
         prepare(recipe, Reporter(output.verbose))
@@ -205,12 +195,12 @@ def _fit(
             print(f"A worker has stopped: {reason} The workers start again.")
 
 
-def _interruptible(function: Callable[[], Any]) -> None:
+def _interruptible(function: Callable[[], object]) -> None:
     """Calls a function in a thread, so that Ctrl-C ends the wait for it.
 
     In the main thread, Ray Train handles the signal itself, and ends the process.
     """
-    future: Future[Any] = Future()
+    future: Future[object] = Future()
 
     def call() -> None:
         try:
@@ -231,7 +221,7 @@ def _reason(error: Exception) -> str:
 
 def _trainer(
     recipe: Recipe, output: _Output, resources: dict[str, float], folder: pathlib.Path
-) -> Any:
+) -> "JaxTrainer":
     from ray.train.v2.api.config import FailureConfig, RunConfig, ScalingConfig
     from ray.train.v2.jax import JaxTrainer
     from ray.train.v2.jax.config import JaxConfig
@@ -261,7 +251,8 @@ def _trainer(
 def _fit_in_worker(config: dict[str, Any]) -> None:
     from keras_transformer.backend.processes import count_processes, is_first_process
     from keras_transformer.distribution import distribute
-    from keras_transformer.recipe.stages import fit, prepare
+    from keras_transformer.recipe.preparation import prepare
+    from keras_transformer.recipe.stages import fit
 
     recipe: Recipe = config["recipe"]
     if count_processes() != recipe.workers:  # Each worker would train alone.
@@ -277,7 +268,8 @@ def _fit_in_worker(config: dict[str, Any]) -> None:
 
 
 def _finish(recipe: Recipe, output: _Output) -> None:
-    from keras_transformer.recipe.stages import finish, fit, prepare
+    from keras_transformer.recipe.preparation import prepare
+    from keras_transformer.recipe.stages import finish, fit
 
     with output.written():
         prepared = prepare(recipe, Reporter(0))

@@ -5,8 +5,8 @@ import logging
 import pathlib
 import re
 import time
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -31,6 +31,7 @@ from keras_transformer.serving.server_options import NAME, ServerOptions
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 PAGE = pathlib.Path(__file__).parent / "page" / "index.html"
 MAX_MESSAGE_LENGTH = 1_000
@@ -43,14 +44,12 @@ PAGE_HEADERS = {
 }
 
 
-class _Route(Route):
-    """A route whose pattern does not match a path with a line break at its end."""
-
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        # "$" also matches before a line break.
-        pattern = self.path_regex.pattern.removesuffix("$") + r"\Z"
-        self.path_regex = re.compile(pattern)
+def _route(path: str, endpoint: Endpoint, methods: Sequence[str] = ("GET",)) -> Route:
+    """Returns a route whose pattern does not match a path that ends in a line break."""
+    route = Route(path, endpoint, methods=[*methods])
+    pattern = route.path_regex.pattern.removesuffix("$") + r"\Z"
+    route.path_regex = re.compile(pattern)
+    return route
 
 
 class _NameConvertor(StringConvertor):
@@ -63,17 +62,7 @@ register_url_convertor("name", _NameConvertor())
 
 
 class Application:
-    """Responds to HTTP requests.
-
-    Args:
-        models: dictionary of `ServedModel` by name.
-        options: `ServerOptions`.
-        lifespan: asynchronous context manager, entered at the start of the
-            application and left at its end.
-
-    Attributes:
-        asgi: the ASGI application.
-    """
+    """Responds to HTTP requests."""
 
     def __init__(
         self,
@@ -87,19 +76,19 @@ class Application:
         model = "/v1/models/{name:name}"
         version = model + "/versions/{version}"
         routes = [
-            _Route("/", self.page),
-            _Route("/health", self.health),
-            _Route("/ready", self.ready),
-            _Route("/metrics", self.metrics),
-            _Route("/monitoring/prometheus/metrics", self.metrics),
-            _Route("/v1/models", self.all_models),
+            _route("/", self.page),
+            _route("/health", self.health),
+            _route("/ready", self.ready),
+            _route("/metrics", self.metrics),
+            _route("/monitoring/prometheus/metrics", self.metrics),
+            _route("/v1/models", self.all_models),
         ]
         for path in (version, model):
             routes += [
-                _Route(path + ":predict", self.predict, methods=["POST"]),
-                _Route(path + ":stream", self.stream, methods=["POST"]),
-                _Route(path + "/metadata", self.metadata),
-                _Route(path, self.status),
+                _route(path + ":predict", self.predict, methods=["POST"]),
+                _route(path + ":stream", self.stream, methods=["POST"]),
+                _route(path + "/metadata", self.metadata),
+                _route(path, self.status),
             ]
         application = Starlette(
             routes=routes,
@@ -338,7 +327,7 @@ async def _compute(
 
 
 async def _cancel_on_disconnect(
-    request: Request, computation: Coroutine[Any, Any, T]
+    request: Request, computation: Coroutine[object, object, T]
 ) -> T:
     """Awaits a computation, and cancels it if the client disconnects."""
     result = asyncio.ensure_future(computation)
@@ -359,8 +348,8 @@ async def _disconnect(request: Request) -> None:
         pass
 
 
-def _description(model: ServedModel) -> dict[str, Any]:
-    description: dict[str, Any] = {
+def _description(model: ServedModel) -> dict[str, object]:
+    description: dict[str, object] = {
         "name": model.name,
         "ready": bool(model.active()),
         "splits_sentences": model.options.split_sentences is not None,
@@ -378,7 +367,7 @@ def _description(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _state(version: ModelVersion) -> dict[str, Any]:
+def _state(version: ModelVersion) -> dict[str, object]:
     code = "UNKNOWN" if version.error else "OK"
     return {
         "version": str(version.number),

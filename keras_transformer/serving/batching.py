@@ -30,17 +30,6 @@ class Batcher:
     size of the last batch, or when no request has arrived for `IDLE_SECONDS`. An idle
     server sends a single request immediately; under load, clients whose responses
     arrive together form a batch again.
-
-    Args:
-        compute: asynchronous function that computes a list of requests for one
-            signature.
-        slots: int, number of batches that are computed at a time.
-        max_batch_size: int, maximum number of texts in a batch. A larger request is
-            split.
-        max_waiting: int, maximum number of waiting texts.
-
-    Attributes:
-        waiting: int, number of waiting texts.
     """
 
     def __init__(
@@ -62,20 +51,7 @@ class Batcher:
         return not self._queue and not self._running
 
     async def predict(self, signature: str, inputs: Columns) -> Columns:
-        """Computes one request.
-
-        Args:
-            signature: str, name of the function.
-            inputs: dictionary of the inputs by name, lists with one entry per text.
-
-        Returns:
-            A dictionary of the outputs by name, lists with one entry per text.
-
-        Raises:
-            RequestError: with status 503 if too many texts are waiting, with status 400
-                if the model does not accept a text, or with status 500 if it has no
-                outputs for one.
-        """
+        """Computes one request."""
         rows = len(next(iter(inputs.values())))
         if self.waiting + rows > max(self._max_waiting, rows):
             raise RequestError(

@@ -56,15 +56,10 @@ NOT_SCHEDULED = "to be scheduled"
 
 
 class Description(NamedTuple):
-    """The signatures of the SavedModel of a replica, in two forms.
-
-    Attributes:
-        signatures: dictionary of `Signature` by name.
-        metadata: the same as in TensorFlow Serving's REST API.
-    """
+    """The signatures of the SavedModel of a replica, in two forms."""
 
     signatures: dict[str, Signature]
-    metadata: dict[str, Any]
+    metadata: dict[str, object]
 
 
 class SavedModelReplica:
@@ -72,13 +67,6 @@ class SavedModelReplica:
 
     It is ready when it is compiled for the first shape of a batch, and compiles the
     others while it processes requests.
-
-    Args:
-        folder: str, folder of the version. It exists on every machine of the cluster.
-        batch_sizes: ints, see `ModelOptions`.
-        threads: int, number of threads of TensorFlow.
-        stuck_seconds: float, time after which a batch is stuck. Ray then replaces the
-            replica.
     """
 
     def __init__(
@@ -111,11 +99,7 @@ class SavedModelReplica:
             del self._started[batch]
 
     async def check_health(self) -> None:
-        """Raises an error if a batch is stuck; Ray Serve calls it repeatedly.
-
-        Raises:
-            RuntimeError: if a batch takes longer than `stuck_seconds`.
-        """
+        """Raises an error if a batch is stuck; Ray Serve calls it repeatedly."""
         now = time.monotonic()
         seconds = now - min(list(self._started.values()), default=now)
         if seconds > self._stuck_seconds:
@@ -131,16 +115,7 @@ class SavedModelReplica:
 
 
 class Cluster:
-    """A Ray cluster, on this machine or on several.
-
-    Args:
-        address: str, address of the cluster. `None` starts a cluster on this machine,
-            which `stop` ends.
-        cpus: int, number of cores of a cluster on this machine. The replicas of an old
-            and a new version must fit at the same time.
-        stuck_seconds: float, time after which a batch is stuck, and its replica is
-            replaced. It must be longer than the time that a client waits.
-    """
+    """A Ray cluster, on this machine or on several."""
 
     def __init__(
         self,
@@ -159,19 +134,7 @@ class Cluster:
     async def deploy(
         self, name: str, folder: Path, options: ModelOptions
     ) -> "Replicas":
-        """Starts the replicas of a version and waits until one is ready.
-
-        Args:
-            name: str, name of the version, unique in the cluster.
-            folder: path of the version.
-            options: the options of the model.
-
-        Returns:
-            The `Replicas`.
-
-        Raises:
-            RuntimeError: if the replicas fail to start.
-        """
+        """Starts the replicas of a version and waits until one is ready."""
         deployment: Any = serve.deployment(SavedModelReplica)
         application = deployment.options(**_deployment_options(options)).bind(
             str(folder),
@@ -193,11 +156,7 @@ class Cluster:
             raise
 
     async def remove(self, name: str) -> None:
-        """Stops the replicas of a version after they have finished their batches.
-
-        Args:
-            name: str, name of the version.
-        """
+        """Stops the replicas of a version after they have finished their batches."""
         try:
             await call_ray(serve.delete, name)
         except TimeoutError:
@@ -210,19 +169,7 @@ class Cluster:
 
 
 class Replicas:
-    """The replicas of one version.
-
-    Args:
-        name: str, name of the version, unique in the cluster.
-        handle: the handle of the Ray Serve deployment.
-        slots: int, number of batches that the replicas may hold.
-        description: the `Description` of the SavedModel.
-
-    Attributes:
-        slots: int, number of batches that the replicas may hold.
-        signatures: dictionary of `Signature` by name.
-        metadata: the signatures as in TensorFlow Serving's REST API.
-    """
+    """The replicas of one version."""
 
     def __init__(self, name: str, handle: Any, slots: int, description: Description):
         self._name = name
@@ -232,18 +179,7 @@ class Replicas:
         self.metadata = description.metadata
 
     async def predict(self, signature: str, requests: list[Columns]) -> list[Result]:
-        """Computes requests. If the replica dies, another one repeats them.
-
-        Args:
-            signature: str, name of the function.
-            requests: see `Replica.predict`.
-
-        Returns:
-            See `Replica.predict`.
-
-        Raises:
-            RequestError: with status 503, if `ATTEMPTS` replicas die in succession.
-        """
+        """Computes requests. If the replica dies, another one repeats them."""
         results: list[Result] = await self._repeat("predict", signature, requests)
         return results
 
@@ -252,7 +188,7 @@ class Replicas:
         progress: Progress = await self._repeat("progress")
         return progress
 
-    async def _repeat(self, method: str, *args: Any) -> Any:
+    async def _repeat(self, method: str, *args: object) -> Any:
         """Calls a method of a replica, and of another one if the replica dies."""
         for _ in range(ATTEMPTS):
             try:
@@ -277,14 +213,6 @@ async def call_ray(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) 
     """Calls a function of Ray in a thread. A cancellation waits until it returns.
 
     A call that is still active during `ray.shutdown` ends the process with an error.
-
-    Args:
-        function: a function that returns soon.
-        *args: its positional arguments.
-        **kwargs: its keyword arguments.
-
-    Returns:
-        The result of the function.
     """
     call = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
     try:
@@ -331,8 +259,8 @@ def _running(deployment: Any) -> int:
     return sum(count for state, count in counts if state == "RUNNING")
 
 
-def _deployment_options(options: ModelOptions) -> dict[str, Any]:
-    deployment: dict[str, Any] = {
+def _deployment_options(options: ModelOptions) -> dict[str, object]:
+    deployment: dict[str, object] = {
         "ray_actor_options": {"num_cpus": options.cpus},
         "max_ongoing_requests": MAX_ONGOING_REQUESTS,
         "health_check_period_s": HEALTH_CHECK_SECONDS,

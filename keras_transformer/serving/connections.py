@@ -23,15 +23,7 @@ MAX_PIPELINED = 32  # requests that wait for the response to an earlier one
 
 
 class HTTPConfig(uvicorn.Config):
-    """The configuration of uvicorn for a server.
-
-    Args:
-        application: the ASGI application.
-        options: `ServerOptions`.
-
-    Attributes:
-        options: `ServerOptions`.
-    """
+    """The configuration of uvicorn for a server."""
 
     def __init__(self, application: ASGIApp, options: ServerOptions):
         super().__init__(
@@ -50,22 +42,14 @@ class HTTPConfig(uvicorn.Config):
 
 
 class HTTPServer(uvicorn.Server):
-    """A server that logs its address when it responds at that address.
-
-    Args:
-        config: the `HTTPConfig`.
-    """
+    """A server that logs its address when it responds at that address."""
 
     def __init__(self, config: HTTPConfig):
         super().__init__(config)
         self._options = config.options
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts to respond, and logs the address.
-
-        Args:
-            sockets: the bound sockets.
-        """
+        """Starts to respond, and logs the address."""
         await super().startup(sockets)
         host = self._options.host
         for listener in sockets or ():
@@ -81,14 +65,7 @@ class HTTPServer(uvicorn.Server):
 
 
 class Connection(HttpToolsProtocol):
-    """A connection, which is closed if its client exceeds a limit.
-
-    Args:
-        config: the `HTTPConfig`.
-        server_state: the connections of the server.
-        app_state: the state of the application.
-        _loop: the event loop.
-    """
+    """A connection, which is closed if its client exceeds a limit."""
 
     def __init__(
         self,
@@ -166,11 +143,7 @@ class Connection(HttpToolsProtocol):
             self._write_timer.cancel()
 
     def send_400_response(self, msg: str) -> None:
-        """Responds to a request that is not HTTP.
-
-        Args:
-            msg: the message of uvicorn, which is not used.
-        """
+        """Responds to a request that is not HTTP."""
         self._refuse(
             400,
             "the request must be valid HTTP/1.1 with a header section of at most "

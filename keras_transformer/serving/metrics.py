@@ -19,13 +19,7 @@ LATENCY_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
 
 class Metrics:
-    """The metrics of one server.
-
-    Attributes:
-        requests: counter of requests by model and status.
-        texts: counter of decoded texts by model.
-        seconds: histogram of the time from request to response by model.
-    """
+    """The metrics of one server."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -44,14 +38,7 @@ class Metrics:
         self._replicas = self._gauge("replicas", "Running replicas", "model", "version")
 
     async def collect(self, models: Collection[ServedModel]) -> bytes:
-        """Returns all metrics in the text format of Prometheus.
-
-        Args:
-            models: the models of the server.
-
-        Returns:
-            The metrics; those of the current state are updated first.
-        """
+        """Returns all metrics in the text format of Prometheus."""
         replicas = [
             (model.name, version.number, await _count_replicas(version))
             for model in models

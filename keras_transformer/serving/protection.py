@@ -18,19 +18,7 @@ UNREAD_BODY_SECONDS = 5.0
 
 
 def protect(application: ASGIApp, options: ServerOptions) -> ASGIApp:
-    """Returns an application that refuses what other sites send through a browser.
-
-    Args:
-        application: the ASGI application.
-        options: `ServerOptions`, of which `host`, `allowed_hosts` and
-            `allowed_origins` are used.
-
-    Returns:
-        An ASGI application. Status 421 responds to a `Host` header with another name,
-        which DNS rebinding sends, and status 403 to a POST request from a page of
-        another origin. If the application does not read the body of a request, the
-        connection is closed.
-    """
+    """Returns an application that refuses what other sites send through a browser."""
     if options.allowed_origins:
         application = CORSMiddleware(
             application,
@@ -43,20 +31,7 @@ def protect(application: ASGIApp, options: ServerOptions) -> ASGIApp:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether only the machine itself can reach an address.
-
-    Args:
-        host: name or address.
-
-    Returns:
-        Whether it is `"localhost"`, in 127.0.0.0/8, or `"::1"`.
-
-    Example:
-
-    ```python
-    print(is_loopback("127.0.0.1"), is_loopback("0.0.0.0"))  # True False
-    ```
-    """
+    """Returns whether only the machine itself can reach an address."""
     if host == "localhost":
         return True
     try:

@@ -48,30 +48,7 @@ NOT_FINITE = Failure(
 
 
 class Replica:
-    """A loaded SavedModel.
-
-    Args:
-        folder: path of the version.
-        batch_sizes: ints, ascending, numbers of texts in a batch. A batch is padded to
-            the next size.
-        threads: int, number of threads of an operation. It takes effect only before
-            the first operation of TensorFlow.
-
-    Attributes:
-        folder: str, path of the version.
-        batch_sizes: ints, ascending, see above.
-        compiled_sizes: ints, ascending, those of `batch_sizes` to which a batch is
-            padded. `WarmUp` adds a size when it is compiled.
-        functions: dictionary of the functions of the SavedModel by name.
-        signatures: dictionary of their `Signature` by name.
-
-    Example:
-
-    ```python
-    replica = Replica("saved_models/pronounce/1")
-    replica.predict("serving_default", [{"text": ["queue"]}, {"text": ["a", "b"]}])
-    ```
-    """
+    """A loaded SavedModel."""
 
     def __init__(
         self,
@@ -103,7 +80,7 @@ class Replica:
         short = WarmupRequest("serving_default", {"text": text})
         return list(warmup_requests(self.folder)) or [short]
 
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, object]:
         """Returns the signatures as in TensorFlow Serving's REST API."""
         with open(os.path.join(self.folder, "saved_model.pb"), "rb") as file:
             (graph, *_) = SavedModel.FromString(file.read()).meta_graphs
@@ -119,15 +96,6 @@ class Replica:
 
         If TensorFlow rejects an input, each request is computed separately, so that
         only the invalid ones fail, and arrays of different shapes do not.
-
-        Args:
-            signature: str, name of the function.
-            requests: the inputs of each request by name, lists with one entry per
-                text.
-
-        Returns:
-            For each request, the outputs by name; or an error message, if the model
-            rejects an input; or a `Failure`, if an output is NaN.
         """
         return [
             result
@@ -181,15 +149,7 @@ class Replica:
             start = rows.stop
 
     def call(self, signature: str, inputs: Columns) -> dict[str, np.ndarray]:
-        """Computes a batch as it is.
-
-        Args:
-            signature: str, name of the function.
-            inputs: the inputs by name, lists with one entry per text.
-
-        Returns:
-            Dictionary of the outputs by name.
-        """
+        """Computes a batch as it is."""
         specs = self._specs[signature]
         tensors = {
             name: _tensor(name, column, specs[name]) for name, column in inputs.items()
@@ -207,7 +167,7 @@ class Replica:
         }
 
 
-def _tensor(name: str, column: list[Any], spec: tf.TensorSpec) -> tf.Tensor:
+def _tensor(name: str, column: list[object], spec: tf.TensorSpec) -> tf.Tensor:
     try:
         tensor = tf.constant(column, spec.dtype)
     except ValueError:
@@ -225,14 +185,14 @@ def _rows(columns: Columns) -> int:
     return len(next(iter(columns.values())))
 
 
-def _specs(specs: dict[str, Any]) -> dict[str, TensorSpec]:
+def _specs(specs: dict[str, tf.TensorSpec]) -> dict[str, TensorSpec]:
     return {
         name: TensorSpec(spec.dtype.name, spec.shape.rank)
         for name, spec in specs.items()
     }
 
 
-def _metadata(signature: SignatureDef) -> dict[str, Any]:
+def _metadata(signature: SignatureDef) -> dict[str, object]:
     return MessageToDict(
         signature, preserving_proto_field_name=True, use_integers_for_enums=False
     )
@@ -245,7 +205,7 @@ def _error_message(error: Exception) -> str:
     return message.group() if message else text.splitlines()[0]
 
 
-def _cell(name: str, row: int, outputs: dict[str, Any], signature: str) -> Any:
+def _cell(name: str, row: int, outputs: dict[str, np.ndarray], signature: str) -> Any:
     """Returns one output of one text without padding."""
     axes = PADDED.get(signature, {}).get(name, ())
     own = tuple(
@@ -254,12 +214,13 @@ def _cell(name: str, row: int, outputs: dict[str, Any], signature: str) -> Any:
     return outputs[name][(row, *own)]
 
 
-def _has_nan(values: Any) -> bool:
-    is_float = getattr(values, "dtype", np.dtype(object)).kind == "f"
-    return is_float and bool(np.isnan(values).any())
+def _has_nan(values: object) -> bool:
+    if not isinstance(values, np.ndarray | np.generic) or values.dtype.kind != "f":
+        return False
+    return bool(np.isnan(values).any())
 
 
-def _width(side: str, row: int, outputs: dict[str, Any]) -> int:
+def _width(side: str, row: int, outputs: dict[str, np.ndarray]) -> int:
     """Returns the number of tokens of a text or of its longest hypothesis."""
     if side == "target" and "length" in outputs:
         return int(outputs["length"][row].max())
@@ -268,7 +229,7 @@ def _width(side: str, row: int, outputs: dict[str, Any]) -> int:
     return int(used[-1]) + 1 if used.size else 0
 
 
-def _json_values(values: Any) -> Any:
+def _json_values(values: object) -> object:
     """Converts an array to nested lists, and bytes to str.
 
     A value that JSON cannot express becomes `None`, such as the score of a missing

@@ -21,12 +21,7 @@ Result: TypeAlias = "Columns | str | Failure"
 
 
 class RequestError(Exception):
-    """Raised for a request that is refused.
-
-    Args:
-        status: int, the HTTP status.
-        message: str, the error and its remedy.
-    """
+    """Raised for a request that is refused."""
 
     def __init__(self, status: int, message: str):
         super().__init__(message)
@@ -36,36 +31,22 @@ class RequestError(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """The result of a request whose outputs the model cannot compute.
-
-    Attributes:
-        message: str, the error.
-    """
+    """The result of a request whose outputs the model cannot compute."""
 
     message: str
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """The dtype and rank of an input or output tensor.
-
-    Attributes:
-        dtype: str, such as `"string"`, `"int32"` or `"float32"`.
-        rank: int, number of axes. The first axis is the batch.
-    """
+    """The dtype and rank of an input or output tensor."""
 
     dtype: str
-    rank: int
+    rank: int  # number of axes; the first one is the batch
 
 
 @dataclass(frozen=True)
 class Signature:
-    """The inputs and outputs of a function of a SavedModel.
-
-    Attributes:
-        inputs: dictionary of the `TensorSpec` of each input by name.
-        outputs: dictionary of the `TensorSpec` of each output by name.
-    """
+    """The inputs and outputs of a function of a SavedModel."""
 
     inputs: dict[str, TensorSpec]
     outputs: dict[str, TensorSpec]
@@ -73,19 +54,11 @@ class Signature:
 
 @dataclass(frozen=True)
 class PredictRequest:
-    """A checked `:predict` request.
-
-    Attributes:
-        signature: str, name of the function.
-        inputs: dictionary of the inputs by name. Each is a list with one entry per
-            text: a string, int, float, or list of them.
-        by_rows: bool, whether the response is a list of rows (`predictions`) or a
-            dictionary of columns (`outputs`).
-    """
+    """A checked `:predict` request."""
 
     signature: str
-    inputs: Columns
-    by_rows: bool
+    inputs: Columns  # one entry per text
+    by_rows: bool  # whether the response is a list of rows, not columns
 
     @property
     def rows(self) -> int:
@@ -103,20 +76,7 @@ def body_too_large(limit: int) -> RequestError:
 
 
 def unpack_gzip(body: bytes, limit: int) -> bytes:
-    """Unpacks the body of a request with `Content-Encoding: gzip`.
-
-    Args:
-        body: a gzip stream.
-        limit: maximum number of unpacked bytes. No more than one byte beyond the limit
-            is unpacked.
-
-    Returns:
-        The unpacked bytes.
-
-    Raises:
-        RequestError: with status 413 if the limit is exceeded, or with status 400 if
-            the stream is damaged.
-    """
+    """Unpacks a gzip body, at most one byte beyond the limit."""
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
         unpacked = unpacker.decompress(body, limit + 1)
@@ -136,19 +96,7 @@ def _damaged_gzip() -> RequestError:
 def parse(
     body: bytes, signatures: dict[str, Signature], limits: ServerOptions
 ) -> PredictRequest:
-    """Reads the body of a `:predict` request.
-
-    Args:
-        body: JSON in UTF-8.
-        signatures: dictionary of the signatures of the model by name.
-        limits: `ServerOptions`, of which `max_texts` and `max_characters` are used.
-
-    Returns:
-        A `PredictRequest` whose values have the dtypes and ranks of the signature.
-
-    Raises:
-        RequestError: with status 400, if the body is invalid.
-    """
+    """Reads the body of a `:predict` request."""
     request = json_object(body)
     unknown = sorted(set(request) - KEYS)
     if unknown:
@@ -182,18 +130,8 @@ def parse(
     return PredictRequest(name, inputs, by_rows)
 
 
-def format_response(outputs: Columns, by_rows: bool) -> dict[str, Any]:
-    """Returns the body of a response.
-
-    Args:
-        outputs: dictionary of the outputs by name. Each is a list with one entry per
-            text.
-        by_rows: whether the response is a list of rows.
-
-    Returns:
-        `{"predictions": [row, …]}` or `{"outputs": columns}`. The name of a single
-        output is left out.
-    """
+def format_response(outputs: Columns, by_rows: bool) -> dict[str, object]:
+    """Returns the body of a response."""
     if len(outputs) == 1:
         (column,) = outputs.values()
         return {"predictions" if by_rows else "outputs": column}
@@ -204,17 +142,7 @@ def format_response(outputs: Columns, by_rows: bool) -> dict[str, Any]:
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """Parses a body.
-
-    Args:
-        body: a JSON object in UTF-8.
-
-    Returns:
-        The object.
-
-    Raises:
-        RequestError: with status 400 if it is something else.
-    """
+    """Parses a body."""
     try:
         request = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
@@ -231,7 +159,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _columns_of_rows(instances: Any, specs: dict[str, TensorSpec]) -> Columns:
+def _columns_of_rows(instances: object, specs: dict[str, TensorSpec]) -> Columns:
     if not isinstance(instances, list):
         raise RequestError(400, "'instances' must be a list")
     rows = []
@@ -264,7 +192,7 @@ def _columns(inputs: Any, specs: dict[str, TensorSpec]) -> Columns:
 
 
 def _check_names(
-    inputs: dict[str, Any], specs: dict[str, TensorSpec], name: str
+    inputs: dict[str, object], specs: dict[str, TensorSpec], name: str
 ) -> None:
     if set(inputs) != set(specs):
         raise RequestError(
@@ -280,7 +208,7 @@ def _check_sizes(columns: Columns, limits: ServerOptions) -> None:
         )
 
 
-def _value(value: Any, spec: TensorSpec, name: str, limits: ServerOptions) -> Any:
+def _value(value: object, spec: TensorSpec, name: str, limits: ServerOptions) -> object:
     if spec.rank > 1:
         if not isinstance(value, list):
             raise RequestError(400, f"each of {name!r} must be a list")
@@ -308,20 +236,8 @@ def _value(value: Any, spec: TensorSpec, name: str, limits: ServerOptions) -> An
         ) from None
 
 
-def text_value(value: Any, name: str, limits: ServerOptions) -> str:
-    """Checks a text of a request.
-
-    Args:
-        value: the value, a str or an object with the key `"b64"`.
-        name: name of the input, for error messages.
-        limits: the options of the server.
-
-    Returns:
-        The text.
-
-    Raises:
-        RequestError: with status 400 if it is not a text, or is too long.
-    """
+def text_value(value: object, name: str, limits: ServerOptions) -> str:
+    """Checks a text of a request."""
     if isinstance(value, dict) and set(value) == {"b64"}:
         value = _decoded(value["b64"], name)
     if not isinstance(value, str):
@@ -352,7 +268,7 @@ def _decoded(value: Any, name: str) -> str:
         ) from None
 
 
-def _integer(value: Any, name: str, bits: int) -> int:
+def _integer(value: object, name: str, bits: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise RequestError(
             400, f"{name!r} must contain integers; received {value!r:.80}"

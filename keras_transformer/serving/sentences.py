@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from sentencex import segment
 
@@ -17,16 +17,10 @@ _LANGUAGE_TOKEN = re.compile(r">>[^\s<>]+<<")
 
 
 class SplitTexts(NamedTuple):
-    """Texts that are split into sentences.
-
-    Attributes:
-        sentences: list of str, the sentences of all texts without surrounding space,
-            each after the language token of its text, if there is one.
-        parts: list of the parts of each text, in order: an int is an index into
-            `sentences`, a str is the space before, between or after sentences.
-    """
+    """Texts that are split into sentences."""
 
     sentences: list[str]
+    # Of each text: the places of its sentences, and the spaces between them.
     parts: list[Parts]
 
 
@@ -35,21 +29,6 @@ def split(texts: list[str], language: str) -> SplitTexts:
 
     A text may begin with a language token such as `>>deu<<`, which sets the target
     language of a multilingual model. It is put before each sentence of the text.
-
-    Args:
-        texts: list of str.
-        language: str, ISO 639-1 code of the language whose rules end a sentence.
-
-    Returns:
-        The `SplitTexts`.
-
-    Example:
-
-    ```python
-    sentences, parts = split(["It rains.  Dr. Jones sleeps.", ""], "en")
-    print(sentences, parts)
-    # ['It rains.', 'Dr. Jones sleeps.'] [[0, '  ', 1], []]
-    ```
     """
     sentences: list[str] = []
     parts = []
@@ -69,16 +48,7 @@ def split(texts: list[str], language: str) -> SplitTexts:
 
 
 def join(outputs: Columns, parts: list[Parts]) -> Columns:
-    """Joins decoded sentences to texts.
-
-    Args:
-        outputs: `text`, `score` and `truncated` of each sentence.
-        parts: the parts of each text, from `split`.
-
-    Returns:
-        `text`, `score` and `truncated` of each text. A score is the sum of the scores
-        of the sentences.
-    """
+    """Joins decoded sentences to texts."""
     texts, truncated = outputs["text"], outputs["truncated"]
     return {
         "truncated": [
@@ -93,10 +63,11 @@ def join(outputs: Columns, parts: list[Parts]) -> Columns:
     }
 
 
-def _sum_scores(scores: list[Any], parts: Parts) -> Any:
+def _sum_scores(scores: list[float | None], parts: Parts) -> float | None:
     """Returns the sum of the scores of sentences; `None` if a score is missing."""
     own = [scores[part] for part in parts if isinstance(part, int)]
-    return None if None in own else sum(own)
+    found = [score for score in own if score is not None]
+    return sum(found) if len(found) == len(own) else None
 
 
 def _pieces(text: str, language: str) -> Iterator[str]:

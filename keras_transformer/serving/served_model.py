@@ -27,12 +27,7 @@ PROGRESS_POLL_SECONDS = 0.5
 
 
 class LoadedVersion(NamedTuple):
-    """The replicas of an available version.
-
-    Attributes:
-        replicas: the `Replicas`.
-        batcher: the `Batcher` of their requests.
-    """
+    """The replicas of an available version."""
 
     replicas: "Replicas"
     batcher: Batcher
@@ -40,21 +35,10 @@ class LoadedVersion(NamedTuple):
 
 @dataclass
 class ModelVersion:
-    """One version of a model.
-
-    Attributes:
-        number: int, name of its folder.
-        state: `"LOADING"`, `"AVAILABLE"`, `"UNLOADING"` or `"END"`, as in TensorFlow
-            Serving.
-        error: str, the error of the last attempt to load it, or that none of its
-            replicas is running, or `""`.
-        failed_at: float, time of the last failure on the monotonic clock.
-        failures: int, number of failed attempts to load it.
-        compilation: asyncio.Task, which logs the progress of the replicas.
-    """
+    """One version of a model."""
 
     number: int
-    state: str = "LOADING"
+    state: str = "LOADING"  # then AVAILABLE, UNLOADING, END
     error: str = ""
     failed_at: float = field(default=0.0, repr=False)
     failures: int = 0
@@ -73,12 +57,7 @@ class ModelVersion:
         return self.compilation is None or self.compilation.done()
 
     def set_loaded(self, replicas: "Replicas", batcher: Batcher) -> None:
-        """Makes the version available.
-
-        Args:
-            replicas: the `Replicas`.
-            batcher: the `Batcher` of their requests.
-        """
+        """Makes the version available."""
         self._loaded = LoadedVersion(replicas, batcher)
         self.state, self.error, self.failures = "AVAILABLE", "", 0
 
@@ -88,20 +67,7 @@ class ModelVersion:
 
 
 class ServedModel:
-    """A model with its versions.
-
-    Args:
-        name: str, name of the model.
-        options: the `ModelOptions`.
-        cluster: the `Cluster` that runs the replicas.
-
-    Attributes:
-        versions: dictionary of `ModelVersion` by number.
-        dictionary: the `PhraseDictionary`, or `None`.
-
-    Raises:
-        ValueError: if the file of the dictionary is invalid.
-    """
+    """A model with its versions."""
 
     def __init__(self, name: str, options: ModelOptions, cluster: "Cluster"):
         self.name = name
@@ -121,18 +87,7 @@ class ServedModel:
         return [v for v in self.versions.values() if v.state == "AVAILABLE"]
 
     def available(self, number: int | None = None) -> ModelVersion:
-        """Returns the version that processes a request.
-
-        Args:
-            number: int, number of the version; `None` for the latest.
-
-        Returns:
-            A `ModelVersion` that is available.
-
-        Raises:
-            RequestError: with status 404 if the version does not exist, or with
-                status 503 if it is loading.
-        """
+        """Returns the version that processes a request."""
         ready = [v for v in self.active() if number in (None, v.number)]
         if ready:
             return max(ready, key=lambda version: version.number)
@@ -279,11 +234,7 @@ def _read_dictionary(path: pathlib.Path | None) -> "PhraseDictionary | None":
 
 
 async def _until_compiled(name: str, replicas: "Replicas") -> None:
-    """Waits until a replica has compiled all shapes, and logs the progress.
-
-    Raises:
-        RuntimeError: if a shape cannot be compiled.
-    """
+    """Waits until a replica has compiled all shapes, and logs the progress."""
     started, logged = time.monotonic(), {""}
     while True:
         compiled, shapes, current, error = progress = await replicas.progress()

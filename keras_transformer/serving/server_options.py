@@ -3,7 +3,6 @@
 import os
 import pathlib
 import re
-import tomllib
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -16,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from keras_transformer_runtime.files import read_file
+from keras_transformer_runtime.files import read_toml
 from keras_transformer_runtime.model_paths import is_version
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
@@ -216,11 +215,7 @@ def read_server_options(
     ```
     """
     path = pathlib.Path(path)
-    content = read_file(path)
-    try:
-        found = tomllib.loads(content.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} must be a TOML file: {error}") from error
+    found = read_toml(path)
     models = found.get("models")
     for model in models.values() if isinstance(models, dict) else ():
         for name in ("folder", "dictionary") if isinstance(model, dict) else ():
@@ -258,13 +253,7 @@ def _versions(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _message(location: tuple[int | str, ...], kind: str, text: str) -> str:
-    """Returns a message with the name of the option that an error of pydantic is about.
-
-    Args:
-        location: path of the option.
-        kind: type of the error.
-        text: message of pydantic or of a validator.
-    """
+    """Returns the message of an error of pydantic with the name of the option."""
     name = ".".join(map(str, location))
     if kind == "extra_forbidden":
         return f"there is no option `{name}`"

@@ -18,15 +18,7 @@ Predict: TypeAlias = Callable[[str, Columns], Awaitable[Columns]]
 
 
 async def check(replicas: "Replicas", dictionary: "PhraseDictionary") -> None:
-    """Checks that a model can decode with a dictionary, and spell its target phrases.
-
-    Args:
-        replicas: the `Replicas` of the model.
-        dictionary: the dictionary.
-
-    Raises:
-        ValueError: if it lacks the signature, or cannot spell a phrase.
-    """
+    """Checks that a model can be forced to output the phrases of a dictionary."""
     from keras_transformer.inference.phrase_dictionary import check_spelled
 
     if SIGNATURE not in replicas.signatures:
@@ -42,16 +34,7 @@ async def check(replicas: "Replicas", dictionary: "PhraseDictionary") -> None:
 async def decode(
     predict: Predict, texts: Sequence[str], dictionary: "PhraseDictionary"
 ) -> Columns:
-    """Decodes texts. The outputs have the target phrases of their source phrases.
-
-    Args:
-        predict: function of the name of a signature and its inputs.
-        texts: list of str.
-        dictionary: the dictionary.
-
-    Returns:
-        `text`, `score` and `truncated` of each text.
-    """
+    """Decodes texts. The outputs have the target phrases of their source phrases."""
     phrases = dictionary.constraints(texts)
     groups = {
         name: [i for i, found in enumerate(phrases) if bool(found) == has_phrases]

@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keras_transformer.serving.batching import Batcher
 from keras_transformer.serving.rest import (
@@ -20,14 +20,7 @@ DEFAULT_MAX_LENGTH = 256
 
 
 class StreamRequest(NamedTuple):
-    """A request for a continuation.
-
-    Attributes:
-        prompt: str.
-        max_length: int, number of new tokens after which the stream ends; a piece has
-            several.
-        seed: int, seed of the random numbers.
-    """
+    """A request for a continuation."""
 
     prompt: str
     max_length: int
@@ -35,19 +28,7 @@ class StreamRequest(NamedTuple):
 
 
 def parse(body: bytes, limits: ServerOptions) -> StreamRequest:
-    """Parses the body of a `:stream` request.
-
-    Args:
-        body: a JSON object with `"prompt"` and, optionally, `"max_length"` and
-            `"seed"`.
-        limits: the options of the server.
-
-    Returns:
-        A `StreamRequest`; the seed is random if there is none.
-
-    Raises:
-        RequestError: with status 400 if it is another object.
-    """
+    """Parses the body of a `:stream` request."""
     request = json_object(body)
     unknown = sorted(set(request) - KEYS)
     if unknown or "prompt" not in request:
@@ -77,16 +58,6 @@ async def pieces(batcher: Batcher, request: StreamRequest) -> AsyncIterator[str]
     Each piece is one call of the signature `continue`, which receives the text of the
     previous calls. Any replica can therefore compute it, together with pieces of other
     streams.
-
-    Args:
-        batcher: the `Batcher` of a version.
-        request: the request.
-
-    Yields:
-        Texts, which joined are the continuation.
-
-    Raises:
-        RequestError: see `Batcher.predict`.
     """
     state, written, length, done = "", "", 0, False
     while not done and length < request.max_length:
@@ -106,15 +77,7 @@ async def pieces(batcher: Batcher, request: StreamRequest) -> AsyncIterator[str]
             written = text
 
 
-def event(data: dict[str, Any], name: str | None = None) -> str:
-    """Returns a server-sent event.
-
-    Args:
-        data: its data, as JSON values.
-        name: its type; `None` = a message.
-
-    References:
-        - [HTML standard, server-sent events](https://html.spec.whatwg.org/multipage/server-sent-events.html)
-    """
+def event(data: dict[str, str], name: str | None = None) -> str:
+    """Returns a server-sent event."""
     line = f"event: {name}\n" if name else ""
     return f"{line}data: {json.dumps(data, ensure_ascii=False)}\n\n"

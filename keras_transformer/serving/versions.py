@@ -8,15 +8,7 @@ from keras_transformer_runtime.model_paths import is_version
 
 
 def selected_versions(options: ModelOptions) -> list[int]:
-    """Returns the versions to serve.
-
-    Args:
-        options: the options of the model.
-
-    Returns:
-        The numbers, ascending, of the folders with a complete SavedModel that
-        `options.versions` selects.
-    """
+    """Returns the versions to serve."""
     found = sorted(
         int(folder.name)
         for folder in options.folder.iterdir()
@@ -30,15 +22,7 @@ def selected_versions(options: ModelOptions) -> list[int]:
 
 
 def check_versions(models: Mapping[str, ModelOptions]) -> None:
-    """Checks that every model has a version to serve.
-
-    Args:
-        models: options of the models by name. Those with `wait_for_versions` are not
-            checked.
-
-    Raises:
-        ValueError: if a folder has no complete version that `versions` selects.
-    """
+    """Checks that every model has a version to serve."""
     for name, options in models.items():
         if not options.wait_for_versions and not selected_versions(options):
             raise ValueError(
@@ -53,12 +37,6 @@ def is_complete(folder: pathlib.Path) -> bool:
     """Returns whether a folder contains a complete SavedModel.
 
     A copy in progress lacks `variables.index` or `saved_model.pb`.
-
-    Args:
-        folder: of one version.
-
-    Returns:
-        Whether both files exist; `False` if the folder cannot be read.
     """
     try:
         return all(

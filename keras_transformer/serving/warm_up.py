@@ -9,14 +9,7 @@ if TYPE_CHECKING:  # importing them imports TensorFlow
 
 
 class Progress(NamedTuple):
-    """The progress of a `WarmUp`.
-
-    Attributes:
-        compiled: int, number of compiled shapes.
-        shapes: int, number of all shapes.
-        current: str, the shape that XLA compiles, such as `"batch 8 × length 32"`.
-        error: str, the error that has ended the warm-up, or `""`.
-    """
+    """The progress of a `WarmUp`."""
 
     compiled: int
     shapes: int
@@ -31,12 +24,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Batch:
-    """A batch of equal texts, for whose shape XLA compiles a function.
-
-    Attributes:
-        request: a request of one text.
-        size: number of texts.
-    """
+    """A batch of equal texts, for whose shape XLA compiles a function."""
 
     request: "WarmupRequest"
     size: int
@@ -53,12 +41,6 @@ class WarmUp:
     The order of the batch sizes is: the smallest, the largest, the others. The replica
     uses the smallest size from the beginning, and each other size when all requests are
     compiled for it. A SavedModel without warm-up requests is compiled for a short text.
-
-    Args:
-        replica: a `Replica`.
-
-    Attributes:
-        progress: the `Progress`.
     """
 
     def __init__(self, replica: "Replica"):

@@ -2,7 +2,7 @@
 
 A command is a function with its options, in the order of these modules:
 
-- `train`, `translate`, `generate`, `evaluate`, `inspect`, `serve`, `shortlist`
+- `train`, `translate`, `generate`, `evaluate`, `inspect`, `serve`
 - `model_files`: `export` and `import`
 - `describe_models`, `describe_runs`: what `inspect` prints
 - `parameters`: options that several commands have

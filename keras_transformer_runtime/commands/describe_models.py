@@ -7,7 +7,7 @@ import pathlib
 import shlex
 import zipfile
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from keras_transformer_runtime.files import (
     check_is_file,
@@ -16,6 +16,11 @@ from keras_transformer_runtime.files import (
     read_json,
 )
 from keras_transformer_runtime.model_paths import find_model, is_version
+
+if TYPE_CHECKING:
+    from onnxruntime import NodeArg
+
+    from keras_transformer.models import GenerativeModel
 
 # Values by name. Each entry of a list has its own line.
 Facts: TypeAlias = Mapping[str, object]
@@ -59,12 +64,7 @@ def describe_trained_model(path: pathlib.Path) -> Facts:
 
 
 def next_commands(path: pathlib.Path, is_causal: bool) -> list[str]:
-    """Returns the commands that take a trained model.
-
-    Args:
-        path: of the model.
-        is_causal: whether it is a language model.
-    """
+    """Returns the commands that take a trained model."""
     if is_causal:
         return [
             command("generate", path, "--prompt", "TEXT"),
@@ -154,7 +154,7 @@ def describe_marian(path: pathlib.Path) -> Facts:
     }
 
 
-def _describe_loaded(model: Any) -> Facts:
+def _describe_loaded(model: "GenerativeModel") -> Facts:
     from keras_transformer.export import describe_model
 
     facts = describe_model(model)
@@ -191,7 +191,7 @@ def describe_onnx_graph(path: pathlib.Path) -> Facts:
     }
 
 
-def _describe_tensor(tensor: Any) -> str:
+def _describe_tensor(tensor: "NodeArg") -> str:
     dtype = tensor.type.removeprefix("tensor(").removesuffix(")")
     dtype = "float32" if dtype == "float" else dtype
     shape = (str(size) if isinstance(size, int) else "·" for size in tensor.shape)

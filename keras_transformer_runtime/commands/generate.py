@@ -1,10 +1,11 @@
 """The command `generate`: continues prompts with a language model."""
 
 import contextlib
+import dataclasses
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,63 +25,68 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
+Prompt = Annotated[
+    str | None,
+    typer.Option(
+        help="Beginning of the text, which may be empty.",
+        show_default="the lines of standard input, one prompt each",
+    ),
+]
+NewTokens = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Maximum number of new tokens. The context of the model limits the sum of "
+        "prompt and new tokens.",
+        show_default="256",
+    ),
+]
+NumSamples = Annotated[int, typer.Option(min=1, help="Number of texts of each prompt.")]
+Temperature = Annotated[
+    float | None,
+    typer.Option(
+        help="Divisor of the logits; values below 1 give more probable texts.",
+        show_default="1",
+    ),
+]
+TopP = Annotated[
+    float | None,
+    typer.Option(
+        help="Sample from the most probable tokens whose probabilities sum to this "
+        "number; 1: from all tokens.",
+        show_default="0.9",
+    ),
+]
+NumBeams = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Number of beams; selects beam search instead of sampling."
+    ),
+]
+LengthPenalty = Annotated[
+    float | None,
+    typer.Option(
+        help="Length penalty of beam search; larger values favour longer texts.",
+        show_default="0.6",
+    ),
+]
+Seed = Annotated[int | None, typer.Option(help="Random seed.", show_default="random")]
+IncludePrompt = Annotated[bool, typer.Option(help="Begin each text with its prompt.")]
+
+
 @app.command("generate")
 @exits_on_interrupt
 def generate_command(
     model: ModelPath,
-    prompt: Annotated[
-        str | None,
-        typer.Option(
-            help="Beginning of the text, which may be empty.",
-            show_default="the lines of standard input, one prompt each",
-        ),
-    ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Maximum number of new tokens. The context of the model limits the "
-            "sum of prompt and new tokens.",
-            show_default="256",
-        ),
-    ] = None,
-    num_samples: Annotated[
-        int, typer.Option(min=1, help="Number of texts of each prompt.")
-    ] = 1,
-    temperature: Annotated[
-        float | None,
-        typer.Option(
-            help="Divisor of the logits; values below 1 give more probable texts.",
-            show_default="1",
-        ),
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            help="Sample from the most probable tokens whose probabilities sum to this "
-            "number; 1: from all tokens.",
-            show_default="0.9",
-        ),
-    ] = None,
-    num_beams: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Number of beams; selects beam search instead of sampling."
-        ),
-    ] = None,
-    length_penalty: Annotated[
-        float | None,
-        typer.Option(
-            help="Length penalty of beam search; larger values favour longer texts.",
-            show_default="0.6",
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Random seed.", show_default="random")
-    ] = None,
-    include_prompt: Annotated[
-        bool, typer.Option(help="Begin each text with its prompt.")
-    ] = True,
+    prompt: Prompt = None,
+    max_length: NewTokens = None,
+    num_samples: NumSamples = 1,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    num_beams: NumBeams = None,
+    length_penalty: LengthPenalty = None,
+    seed: Seed = None,
+    include_prompt: IncludePrompt = True,
     batch_size: BatchSize = 64,
 ) -> None:
     """Continue prompts with a language model.
@@ -117,49 +123,31 @@ def generate_command(
             writer.write(prompts)
 
 
+@dataclasses.dataclass(frozen=True)
 class _Writer:
-    """Writes the texts of prompts to standard output.
+    """Writes the texts of prompts to standard output."""
 
-    Args:
-        model: the language model.
-        search: the search.
-        max_length: maximum number of new tokens, or `None`.
-        seed: random seed, or `None`.
-        include_prompt: whether each text begins with its prompt.
-        batch_size: number of prompts continued together.
-    """
-
-    def __init__(
-        self,
-        model: "CausalLM",
-        search: "Search",
-        max_length: int | None,
-        seed: int | None,
-        include_prompt: bool,
-        batch_size: int,
-    ) -> None:
-        self._model = model
-        self._options: dict[str, Any] = {
-            "search": search,
-            "max_length": max_length,
-            "seed": seed,
-        }
-        self._include_prompt = include_prompt
-        self._batch_size = batch_size
-        self._streams = sys.stdout.isatty() and search.num_hypotheses == 1
+    model: "CausalLM"
+    search: "Search"
+    max_length: int | None  # number of new tokens
+    seed: int | None
+    include_prompt: bool
+    batch_size: int
 
     def write(self, prompts: list[str]) -> None:
         """Continues prompts and writes their texts."""
         self._check_lengths(prompts)
-        if self._streams:
+        if sys.stdout.isatty() and self.search.num_hypotheses == 1:
             for prompt in prompts:
                 self._stream(prompt)
             return
-        found = self._model.generate(
+        found = self.model.generate(
             prompts,
-            **self._options,
-            batch_size=self._batch_size,
-            include_prompt=self._include_prompt,
+            self.search,
+            self.max_length,
+            self.batch_size,
+            seed=self.seed,
+            include_prompt=self.include_prompt,
         )
         for texts in found:
             for text in [texts] if isinstance(texts, str) else texts:
@@ -167,11 +155,11 @@ class _Writer:
 
     def _check_lengths(self, prompts: list[str]) -> None:
         """Checks that the context of the model has room for prompts and texts."""
-        context, wanted = self._model.max_length, self._options["max_length"]
+        context, wanted = self.model.max_length, self.max_length
         if context is None:
             return
-        assert self._model.source_tokenizer is not None
-        rows = self._model.source_tokenizer.tokenize(prompts).to_list()
+        assert self.model.source_tokenizer is not None
+        rows = self.model.source_tokenizer.tokenize(prompts).to_list()
         longest = max((len(row) for row in rows), default=0)
         if longest > context:
             raise ValueError(
@@ -188,21 +176,19 @@ class _Writer:
             )
 
     def _stream(self, prompt: str) -> None:
-        parts = [prompt] if self._include_prompt else []
+        parts = [prompt] if self.include_prompt else []
         typer.echo("".join(parts), nl=False)
-        for piece in self._model.stream(prompt, **self._options):
+        pieces = self.model.stream(
+            prompt, search=self.search, max_length=self.max_length, seed=self.seed
+        )
+        for piece in pieces:
             typer.echo(piece, nl=False)
             sys.stdout.flush()
             parts.append(piece)
         self._end("".join(parts), "")
 
     def _end(self, text: str, rest: str) -> None:
-        """Writes the rest of a text and its line break.
-
-        Args:
-            text: the whole text.
-            rest: the part that is not written.
-        """
+        """Writes the rest of a text, which is not yet written, and its line break."""
         typer.echo(rest)
         if "\n" in text:
             typer.echo()

@@ -36,13 +36,7 @@ FIXED_SPACE = "\u00a0"  # at which `textwrap` does not break a line
 
 
 class Kind(NamedTuple):
-    """A kind of file or folder.
-
-    Attributes:
-        name: name of the kind.
-        matches: returns whether a path is of this kind, by the names of files.
-        describe: returns the facts about a path.
-    """
+    """A kind of file or folder."""
 
     name: str
     matches: Callable[[pathlib.Path], bool]
@@ -120,14 +114,7 @@ def inspect_command(
 
 
 def find_kind(path: pathlib.Path) -> Kind:
-    """Returns the kind of a path.
-
-    Args:
-        path: of a file or folder.
-
-    Raises:
-        ValueError: if it is of no known kind.
-    """
+    """Returns the kind of a path."""
     for kind in KINDS:
         if kind.matches(path):
             return kind

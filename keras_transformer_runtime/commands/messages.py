@@ -48,13 +48,6 @@ def exits_on_interrupt(command: Callable[P, None]) -> Callable[P, None]:
     """Returns a command that Ctrl-C and SIGTERM end with one line.
 
     The exit code is 130 after Ctrl-C (SIGINT), and 143 after SIGTERM.
-
-    Args:
-        command: the function of a command. The line is the message of its
-            `KeyboardInterrupt`, or "Stopped." without a message.
-
-    Returns:
-        A function with the same parameters.
     """
 
     @functools.wraps(command)
@@ -92,12 +85,7 @@ def _raises_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def prints_warnings(print_message: Callable[[str, str], None]) -> Iterator[None]:
-    """Prints warnings without their place in the code.
-
-    Args:
-        print_message: function that is called with `"warning"` and the text of each
-            warning.
-    """
+    """Prints warnings without their place in the code."""
 
     def show(
         message: Warning | str,
@@ -115,23 +103,7 @@ def prints_warnings(print_message: Callable[[str, str], None]) -> Iterator[None]
 
 
 def with_option_names(text: str, parameters: Sequence[Parameter]) -> str:
-    """Replaces arguments of the library in a message by options of a command.
-
-    Args:
-        text: the message.
-        parameters: the parameters of the command.
-
-    Returns:
-        The message as the user of the command would write it.
-
-    Example:
-
-    >>> from keras_transformer_runtime.command import make_app
-    >>> translate = typer.main.get_command(make_app()).commands["translate"]
-    >>> message = "`num_beams` must be ...; received `num_beams=0`."
-    >>> with_option_names(message, translate.params)
-    '`--num-beams` must be ...; received `--num-beams 0`.'
-    """
+    """Replaces arguments of the library in a message by options of a command."""
     by_name = {parameter.name: parameter for parameter in parameters}
 
     def replacement(match: re.Match[str]) -> str:

@@ -76,17 +76,7 @@ def make_search(
     num_beam_groups: int = 1,
     diversity_penalty: float = 0.0,
 ) -> "BeamSearch":
-    """Returns a beam search with the given settings.
-
-    Args:
-        path: of the model.
-        num_beams: number of beams; `None` for that of the run, or 4 without a run.
-        length_penalty: length penalty; `None` for that of the run, or 0.6 without a
-            run.
-        num_hypotheses: number of hypotheses.
-        num_beam_groups: number of groups of beams.
-        diversity_penalty: see `BeamSearch`.
-    """
+    """Returns a beam search with the given settings."""
     from keras_transformer.decoding import BeamSearch
 
     default = selected_search(path) or BeamSearch()
@@ -106,18 +96,7 @@ def make_generation_search(
     temperature: float | None,
     top_p: float | None,
 ) -> "Search":
-    """Returns the search of a language model: sampling, or beam search if it is given.
-
-    Args:
-        num_beams: number of beams, or `None`.
-        length_penalty: length penalty, or `None`.
-        num_samples: number of texts of each prompt.
-        temperature: temperature of sampling; `None` for 1.
-        top_p: see `Sampling`; `None` for 0.9.
-
-    Raises:
-        ValueError: if options of both searches are given, or one is out of range.
-    """
+    """Returns the search of a language model: sampling, or beam search if given."""
     from keras_transformer.decoding import BeamSearch, Sampling
 
     if num_beams is None and length_penalty is None:

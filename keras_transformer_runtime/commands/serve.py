@@ -25,66 +25,75 @@ class NamedFolder(NamedTuple):
     folder: pathlib.Path
 
 
+Folders = Annotated[
+    list[pathlib.Path] | None,
+    typer.Argument(
+        exists=True,
+        file_okay=False,
+        help="Folders of models. Each contains one SavedModel per version, in folders "
+        "1, 2, …, or is the folder of a run. The name of the folder is the name of the "
+        "model.",
+    ),
+]
+Config = Annotated[
+    pathlib.Path | None,
+    typer.Option(exists=True, dir_okay=False, help="TOML file of options."),
+]
+Host = Annotated[
+    str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")
+]
+Port = Annotated[
+    int | None, typer.Option(min=0, max=65535, help="Port of HTTP. Default: 8501.")
+]
+Replicas = Annotated[
+    int | None, typer.Option(min=1, help="Number of processes per model. Default: 2.")
+]
+SplitSentences = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LANGUAGE",
+        help="Split texts into sentences by the rules of a language, such as en, and "
+        "decode the sentences separately.",
+    ),
+]
+Dictionary = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        exists=True,
+        dir_okay=False,
+        help="File of required translations of terms. A line has a source phrase, a "
+        "tab and a target phrase. Requires models exported with --constraints.",
+    ),
+]
+WaitForVersions = Annotated[
+    bool,
+    typer.Option(
+        "--wait-for-versions",
+        help="Start even if a folder has no version yet, and serve the first one when "
+        "it appears.",
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="Address of a Ray cluster, such as auto. Default: a new cluster on this "
+        "machine."
+    ),
+]
+
+
 @app.command("serve")
 @exits_on_interrupt
 def serve_command(
-    folders: Annotated[
-        list[pathlib.Path] | None,
-        typer.Argument(
-            exists=True,
-            file_okay=False,
-            help="Folders of models. Each contains one SavedModel per version, in "
-            "folders 1, 2, …, or is the folder of a run. The name of the folder is the "
-            "name of the model.",
-        ),
-    ] = None,
-    config: Annotated[
-        pathlib.Path | None,
-        typer.Option(exists=True, dir_okay=False, help="TOML file of options."),
-    ] = None,
-    host: Annotated[
-        str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port of HTTP. Default: 8501.")
-    ] = None,
-    replicas: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of processes per model. Default: 2."),
-    ] = None,
-    split_sentences: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LANGUAGE",
-            help="Split texts into sentences by the rules of a language, such as en, "
-            "and decode the sentences separately.",
-        ),
-    ] = None,
-    dictionary: Annotated[
-        pathlib.Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="File of required translations of terms. A line has a source "
-            "phrase, a tab and a target phrase. Requires models exported with "
-            "--constraints.",
-        ),
-    ] = None,
-    wait_for_versions: Annotated[
-        bool,
-        typer.Option(
-            "--wait-for-versions",
-            help="Start even if a folder has no version yet, and serve the first one "
-            "when it appears.",
-        ),
-    ] = False,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            help="Address of a Ray cluster, such as auto. Default: a new cluster on "
-            "this machine."
-        ),
-    ] = None,
+    folders: Folders = None,
+    config: Config = None,
+    host: Host = None,
+    port: Port = None,
+    replicas: Replicas = None,
+    split_sentences: SplitSentences = None,
+    dictionary: Dictionary = None,
+    wait_for_versions: WaitForVersions = False,
+    address: Address = None,
 ) -> None:
     """Serve SavedModels over HTTP: the REST API of TensorFlow Serving, and a page."""
     if (config is None) == (not folders):

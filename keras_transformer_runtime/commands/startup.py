@@ -22,9 +22,6 @@ def import_keras_quietly() -> None:
     """Imports Keras and TensorFlow, and hides the log of TensorFlow's C++ code.
 
     With the environment variable `TF_CPP_MIN_LOG_LEVEL=0`, nothing is hidden.
-
-    Raises:
-        ModuleNotFoundError: if a package that every command requires is missing.
     """
     require_modules(DEPENDENCIES, "keras_transformer")
     require_extra("tensorflow", "The command")

@@ -160,7 +160,7 @@ def _parameters() -> list[inspect.Parameter]:
     return parameters
 
 
-def _default_label(field: dataclasses.Field[Any]) -> str | bool:
+def _default_label(field: dataclasses.Field[object]) -> str | bool:
     """Returns what `--help` shows as the default of an option."""
     if field.name in _DEFAULTS:
         return _DEFAULTS[field.name]

@@ -3,10 +3,10 @@
 import os
 import pathlib
 import sys
-from collections.abc import Iterable
 
 from keras_transformer_runtime.arguments import (
     check_character_coverage,
+    check_one_of,
     normalization_rule,
 )
 from keras_transformer_runtime.model_paths import find_model
@@ -23,21 +23,10 @@ DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def check_early(recipe: Recipe) -> None:
-    """Checks a recipe before the first slow import.
-
-    Args:
-        recipe: the options.
-
-    Raises:
-        ValueError: if an option has an invalid value, or if the folder of the run
-            contains a run that cannot be resumed with these options or texts.
-        FileNotFoundError: if a text or the initial model does not exist.
-        ModuleNotFoundError: if an option requires a package that is not installed.
-        OSError: if `bleu_tokenize` requires a file that sacreBLEU fails to download.
-    """
+    """Checks a recipe before the first slow import."""
     require_extra("tensorflow", "A training run")
-    _check_one_of("preset", recipe.preset, PRESETS)
-    _check_one_of("dtype", recipe.dtype, DTYPES)
+    check_one_of(PRESETS, optional=True, preset=recipe.preset)
+    check_one_of(DTYPES, dtype=recipe.dtype)
     _check_backend(devices=recipe.devices, workers=recipe.workers)
     normalization_rule(recipe.normalization, recipe.lowercase)
     check_character_coverage(recipe.character_coverage)
@@ -60,13 +49,6 @@ def check_early(recipe: Recipe) -> None:
         check_same_texts(recipe)
     elif recipe.init:
         _check_init(recipe.init)
-
-
-def _check_one_of(name: str, value: str | None, values: Iterable[str]) -> None:
-    if value is not None and value not in values:
-        raise ValueError(
-            f"`{name}` must be one of {', '.join(values)}; received `{name}={value!r}`."
-        )
 
 
 def _check_backend(**numbers: int) -> None:

@@ -10,34 +10,20 @@ from keras_transformer_runtime.model_paths import is_version
 from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe, read_options
 from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
 
-CHECKSUMS = "checksums.json"
+CHECKSUMS, FIGURES = "checksums.json", "figures.json"
 
 
 class SearchSettings(NamedTuple):
-    """Settings of the `BeamSearch` that a run has selected.
-
-    Attributes:
-        num_beams: int.
-        length_penalty: float.
-    """
+    """Settings of the `BeamSearch` that a run has selected."""
 
     num_beams: int
     length_penalty: float
 
 
 def is_complete(recipe: Recipe) -> bool:
-    """Returns whether a run with these options is complete.
-
-    Args:
-        recipe: the options. `verbose` may differ from that of the run.
-
-    Returns:
-        Whether the folder `recipe.output` contains all results of `train`.
-    """
+    """Returns whether the folder of a run has all results of these options."""
     output = pathlib.Path(recipe.output)
-    results = [
-        output / name for name in ("options.toml", "model.keras", "figures.json")
-    ]
+    results = [output / name for name in ("options.toml", "model.keras", FIGURES)]
     if not all(path.exists() for path in results):
         return False
     began = began_recipe(output)
@@ -46,16 +32,8 @@ def is_complete(recipe: Recipe) -> bool:
 
 
 def selected_search(path: pathlib.Path) -> SearchSettings | None:
-    """Returns the settings of the search that a run has selected for its model.
-
-    Args:
-        path: the folder of a complete run, or another path.
-
-    Returns:
-        The settings; `None` if `path` is not the folder of a complete run, or its model
-        is a language model.
-    """
-    options, figures = path / "options.toml", path / "figures.json"
+    """Returns the search that a run has selected; `None` for other paths and models."""
+    options, figures = path / "options.toml", path / FIGURES
     if not (options.is_file() and figures.is_file()):
         return None
     recipe = Recipe.from_toml(options)
@@ -65,21 +43,12 @@ def selected_search(path: pathlib.Path) -> SearchSettings | None:
     try:
         check_length_penalty(penalty)
     except ValueError as error:
-        raise ValueError(
-            f"{figures} must have the figures of a run; it is damaged: {error}"
-        ) from error
+        raise damaged_figures(figures, error) from error
     return SearchSettings(recipe.num_beams, float(penalty))
 
 
 def documents_of_run(path: pathlib.Path) -> str | None:
-    """Returns what a document of the training text of a run is.
-
-    Args:
-        path: the folder of a run of a language model, or another path.
-
-    Returns:
-        The option `documents`; `None` if `path` is not the folder of a run.
-    """
+    """Returns the option `documents` of a run; `None` if `path` is no run's folder."""
     options = path / "options.toml"
     if not options.is_file():
         return None
@@ -88,14 +57,7 @@ def documents_of_run(path: pathlib.Path) -> str | None:
 
 
 def began_recipe(output: pathlib.Path) -> PlannedRecipe:
-    """Reads the options of a run from its folder.
-
-    Args:
-        output: the folder.
-
-    Raises:
-        ValueError: if the file is not TOML, or has a wrong option or lacks one.
-    """
+    """Reads the options of a run from its folder."""
     path = output / "options.toml"
     values = read_options(path)
     try:
@@ -104,46 +66,28 @@ def began_recipe(output: pathlib.Path) -> PlannedRecipe:
         raise ValueError(f"{path}: {error}") from error
 
 
+def damaged_figures(path: pathlib.Path, error: Exception) -> ValueError:
+    """Returns the error of a file of figures that cannot be read."""
+    return ValueError(f"{path} must have the figures of a run; it is damaged: {error}")
+
+
 def check_length_penalty(value: object) -> None:
-    """Checks that a length penalty of a file is a finite number.
-
-    Args:
-        value: the value in the file.
-
-    Raises:
-        ValueError: if it is not.
-    """
+    """Checks that a length penalty of a file is a finite number."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (is_number and abs(value) < 1e9):  # type: ignore[arg-type]
         raise ValueError(f"`length_penalty` is {value!r:.80}")
 
 
 def latest_position(output: str) -> RunPosition | None:
-    """Returns the position of the latest checkpoint of a run.
-
-    Args:
-        output: the folder of the run.
-
-    Returns:
-        A `RunPosition`; `None` if there is no checkpoint.
-    """
+    """Returns the position of the latest checkpoint of a run, or `None`."""
     positions = [*checkpoint_files(pathlib.Path(output, "checkpoints"))]
     return positions[-1] if positions else None
 
 
 def recipe_to_resume(recipe: Recipe) -> PlannedRecipe | None:
-    """Returns the options with which the run in `recipe.output` is resumed.
+    """Returns the complete options with which the run in `recipe.output` is resumed.
 
-    Args:
-        recipe: the options. Those of the run complete them.
-
-    Returns:
-        The complete options; `None` if the folder has no run to resume.
-
-    Raises:
-        ValueError: if an option differs on which the weights depend, if the run has
-            more complete epochs than `recipe.epochs`, or if files of the run are
-            missing.
+    They are `None` if the folder has no run; one that cannot be resumed is an error.
     """
     output = pathlib.Path(recipe.output)
     options = output / "options.toml"
@@ -170,25 +114,14 @@ def recipe_to_resume(recipe: Recipe) -> PlannedRecipe | None:
 
 
 def write_checksums(recipe: Recipe) -> None:
-    """Writes the checksums of the texts of a run, for `check_same_texts`.
-
-    Args:
-        recipe: the options.
-    """
+    """Writes the checksums of the texts of a run, for `check_same_texts`."""
     files = [file for named in _text_files(recipe).values() for file in named]
     path = pathlib.Path(recipe.output, CHECKSUMS)
     write_json(path, {file: _checksum(file) for file in files})
 
 
 def check_same_texts(recipe: Recipe) -> None:
-    """Checks that the texts of a run have not changed since it began.
-
-    Args:
-        recipe: the options with which the run in `recipe.output` is resumed.
-
-    Raises:
-        ValueError: if the content of a file has changed.
-    """
+    """Checks that the texts of a run have not changed since it began."""
     path = pathlib.Path(recipe.output, CHECKSUMS)
     before = read_json(path) if path.is_file() else {}
     for name, files in _text_files(recipe).items():
@@ -222,11 +155,7 @@ def _checksum(file: str) -> int:
 
 
 def warn_of_another_cooldown(recipe: PlannedRecipe) -> None:
-    """Warns if the end of a run changes after the learning rate began to fall.
-
-    Args:
-        recipe: the options with which the run in `recipe.output` is resumed.
-    """
+    """Warns if the end of a run changes after the learning rate began to fall."""
     position = latest_position(recipe.output)
     assert position is not None
     epochs = began_recipe(pathlib.Path(recipe.output)).epochs
@@ -243,10 +172,6 @@ def warn_of_another_cooldown(recipe: PlannedRecipe) -> None:
 
 
 def next_version(folder: pathlib.Path) -> pathlib.Path:
-    """Returns the folder of the next version of a SavedModel.
-
-    Args:
-        folder: contains the versions in folders 1, 2, …; it need not exist.
-    """
+    """Returns the folder of the next version of a SavedModel."""
     versions = [int(path.name) for path in folder.glob("*") if is_version(path.name)]
     return folder / str(max(versions, default=0) + 1)

@@ -1,14 +1,16 @@
 """Checks of the options of a `Recipe`, and the values that some of them may have."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, get_args
+from typing import get_args
 
-from keras_transformer_runtime.arguments import check_ints, check_rates
-
-if TYPE_CHECKING:
-    from keras_transformer_runtime.runs.recipe import Recipe
+from keras_transformer_runtime.arguments import (
+    check_ints,
+    check_numbers,
+    check_one_of,
+)
 
 MODELS = ("seq2seq", "causal")
 DOCUMENTS = ("file", "line", "paragraph", "none", "pairs")
@@ -36,7 +38,20 @@ ONLY_SEQ2SEQ = {
     "bleu_tokenize": _SELECTED_BY_LOSS,
     "num_beams": _SELECTED_BY_LOSS,
 }
-ONLY_CAUSAL = ("documents", "separate_documents", "length")
+ONLY_CAUSAL = dict.fromkeys(
+    ("documents", "separate_documents", "length"),
+    "Give `model='causal'` for a language model.",
+)
+# Options that `init` takes from the trained model.
+_OF_INIT = dict.fromkeys(
+    (
+        *("preset", *SIZES, "positions", "blocks", "tokenizer", "source_tokenizer"),
+        *("target_tokenizer", "vocabularies", "vocabulary_size"),
+        *("source_vocabulary_size", "target_vocabulary_size", "normalization"),
+        *("character_coverage", "byte_fallback", "user_defined_symbols"),
+    ),
+    "Remove one of them, also from a file of options.",
+)
 # Options of parallel text and of running text.
 ONLY_PARALLEL_TEXT = {
     "max_length": "Use `length`, the length of a window.",
@@ -48,15 +63,15 @@ ONLY_RUNNING_TEXT = {
 }
 
 # Types that an option of each type accepts, and their names in error messages.
-_ACCEPTED: dict[Any, Any] = {
+_ACCEPTED: dict[object, tuple[type, ...]] = {
     str: (str, os.PathLike),
-    bool: bool,
-    int: Integral,
-    float: Real,
+    bool: (bool,),
+    int: (Integral,),
+    float: (Real,),
     list[str]: (list, tuple),
-    type(None): type(None),
+    type(None): (type(None),),
 }
-_TYPE_NAMES: dict[Any, str] = {
+_TYPE_NAMES: dict[object, str] = {
     str: "a text",
     bool: "true or false",
     int: "an int",
@@ -64,150 +79,91 @@ _TYPE_NAMES: dict[Any, str] = {
     list[str]: "a list of texts",
 }
 
+# The checks of values, each with the options that it checks. Those that are `None` are
+# chosen later, or are off.
+_COUNTS = (
+    *("max_length", "length", "micro_batches", "devices", "model_parallel", "workers"),
+    *("vocabulary_size", "source_vocabulary_size", "target_vocabulary_size", *SIZES),
+    *("epochs", "tokens_per_batch", "warmup_steps", "average", "patience"),
+    *("save_every", "metric_every", "num_beams"),
+)
+_CHECKS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
+    (partial(check_ints, 1), _COUNTS),
+    (partial(check_ints, 0), ("cooldown",)),
+    (partial(check_numbers, 0, 2**32 - 1), ("seed",)),
+    (partial(check_numbers, above=0), ("learning_rate",)),
+    (partial(check_numbers, 0), ("r_drop",)),
+    (
+        partial(check_numbers, 0, below=1),
+        ("dropout", "attention_dropout", "label_smoothing"),
+    ),
+    (
+        partial(check_numbers, 0, 1, remedy="0.1 suits most texts."),
+        ("subword_sampling",),
+    ),
+    (partial(check_one_of, (0, 1, 2)), ("verbose",)),
+    (partial(check_one_of, MODELS), ("model",)),
+    (partial(check_one_of, DOCUMENTS), ("documents",)),
+    (
+        partial(check_one_of, TOKENIZERS),
+        ("tokenizer", "source_tokenizer", "target_tokenizer"),
+    ),
+    (partial(check_one_of, ("joint", "separate")), ("vocabularies",)),
+    (partial(check_one_of, METRICS), ("metric",)),
+    (partial(check_one_of, POSITIONS), ("positions",)),
+    (partial(check_one_of, BLOCKS), ("blocks",)),
+)
 
-def check_types(values: Mapping[str, object], hints: Mapping[str, Any]) -> None:
-    """Checks the types of all options but the lists of files.
 
-    Args:
-        values: the options by name.
-        hints: the type hints of `Recipe`.
-
-    Raises:
-        ValueError: if an option has another type.
-    """
+def check_types(values: Mapping[str, object], hints: Mapping[str, object]) -> None:
+    """Checks the types of all options but the lists of files, by their type hints."""
     for name in {*values} - {"train", "valid", "test"}:
         kinds = get_args(hints[name])
         if not kinds or hints[name] in _ACCEPTED:
             kinds = (hints[name],)
         value = values[name]
-        if not isinstance(value, tuple(_ACCEPTED[kind] for kind in kinds)):
+        if not any(isinstance(value, _ACCEPTED[kind]) for kind in kinds):
             raise ValueError(
                 f"`{name}` must be {_TYPE_NAMES[kinds[0]]}; received "
                 f"`{name}={value!r}`."
             )
 
 
-def check_numbers(recipe: "Recipe") -> None:
-    """Checks the ranges of the numbers.
-
-    Raises:
-    ValueError: if a number is out of range.
-    """
-    check_ints(
-        1,
-        max_length=recipe.max_length,
-        micro_batches=recipe.micro_batches,
-        devices=recipe.devices,
-        model_parallel=recipe.model_parallel,
-        workers=recipe.workers,
-        metric_every=recipe.metric_every,
-        num_beams=recipe.num_beams,
-    )
-    check_ints(
-        1,
-        optional=True,
-        vocabulary_size=recipe.vocabulary_size,
-        length=recipe.length,
-        source_vocabulary_size=recipe.source_vocabulary_size,
-        target_vocabulary_size=recipe.target_vocabulary_size,
-        **{name: vars(recipe)[name] for name in SIZES},
-        epochs=recipe.epochs,
-        tokens_per_batch=recipe.tokens_per_batch,
-        warmup_steps=recipe.warmup_steps,
-        average=recipe.average,
-        patience=recipe.patience,
-        save_every=recipe.save_every,
-    )
-    if recipe.devices % recipe.model_parallel:
-        raise ValueError(
-            "`model_parallel` must divide the number of devices; received "
-            f"`devices={recipe.devices}`, `model_parallel={recipe.model_parallel}`."
-        )
-    check_ints(0, optional=True, cooldown=recipe.cooldown)
-    if not 0 <= recipe.seed < 2**32:
-        raise ValueError(
-            "`seed` must be from 0 to 2**32 - 1; received "
-            f"`seed={recipe.seed!r}`. Pass another number."
-        )
-    check_rates(
-        dropout=recipe.dropout or 0.0,
-        attention_dropout=recipe.attention_dropout,
-        label_smoothing=recipe.label_smoothing or 0.0,
-    )
-    if not 0.0 <= recipe.r_drop < float("inf"):
-        raise ValueError(
-            "`r_drop` must be a finite number of at least 0; received "
-            f"`r_drop={recipe.r_drop!r}`."
-        )
-    if not 0.0 <= (recipe.subword_sampling or 0.0) <= 1.0:
-        raise ValueError(
-            "`subword_sampling` must be from 0 to 1; received "
-            f"`subword_sampling={recipe.subword_sampling!r}`. 0.1 suits most texts."
-        )
-    rate = recipe.learning_rate
-    if rate is not None and not 0.0 < rate < float("inf"):
-        raise ValueError(
-            "`learning_rate` must be a finite number above 0; received "
-            f"`learning_rate={recipe.learning_rate!r}`."
-        )
-    if recipe.verbose not in (None, 0, 1, 2):
-        raise ValueError(
-            f"`verbose` must be 0, 1 or 2; received `verbose={recipe.verbose!r}`."
-        )
-
-
-def check_names(recipe: "Recipe") -> None:
-    """Checks the options with a few possible values.
-
-    Raises:
-    ValueError: if a value is unknown.
-    """
-    tokenizers = ("tokenizer", "source_tokenizer", "target_tokenizer")
-    choices: dict[str, tuple[str, ...]] = dict.fromkeys(tokenizers, TOKENIZERS)
-    choices |= {"metric": METRICS, "positions": POSITIONS, "blocks": BLOCKS}
-    choices |= {"model": MODELS, "documents": DOCUMENTS}
-    choices["vocabularies"] = ("joint", "separate")
-    for name, known in choices.items():
-        value = vars(recipe)[name]
-        if value is not None and value not in known:
-            raise ValueError(
-                f"`{name}` must be one of {', '.join(known)}; received "
-                f"`{name}={value!r}`."
-            )
+def check_values(values: Mapping[str, object]) -> None:
+    """Checks that each option has one of its possible values."""
+    for check, names in _CHECKS:
+        check(optional=True, **{name: values[name] for name in names})
     for side in ("source", "target"):
-        for name in ("tokenizer", "vocabulary_size"):
-            both, one = vars(recipe)[name], vars(recipe)[f"{side}_{name}"]
-            if name == "tokenizer" and both and one and both != one:
-                raise ValueError(
-                    f"`{side}_{name}` must be `{name}` if both are given; received "
-                    f"`{name}={both!r}`, `{side}_{name}={one!r}`. Remove one."
-                )
+        both, one = values["tokenizer"], values[f"{side}_tokenizer"]
+        if both and one and both != one:
+            raise ValueError(
+                f"`{side}_tokenizer` must be `tokenizer` if both are given; received "
+                f"`tokenizer={both!r}`, `{side}_tokenizer={one!r}`. Remove one."
+            )
 
 
-def check_suits_model(recipe: "Recipe", given: Mapping[str, object]) -> None:
+def check_suits_model(
+    values: Mapping[str, object], given: Mapping[str, object]
+) -> None:
     """Checks that the options are those of the model and of its text.
 
-    Args:
-        recipe: the options.
-        given: the options that differ from their defaults.
-
-    Raises:
-        ValueError: if an option is that of another model.
+    `given` has the options that differ from their defaults.
     """
-    if recipe.model == "seq2seq":
-        remedy = "Give `model='causal'` for a language model."
-        _refuse(given, dict.fromkeys(ONLY_CAUSAL, remedy), "`model='seq2seq'`")
-        return
-    _refuse(given, ONLY_SEQ2SEQ, "`model='causal'`")
-    if recipe.has_running_text:
-        _refuse(given, ONLY_PARALLEL_TEXT, "running text")
+    if values["model"] == "seq2seq":
+        _refuse(given, ONLY_CAUSAL, "`model='seq2seq'`")
     else:
-        _refuse(given, ONLY_RUNNING_TEXT, "`documents='pairs'`")
-    if recipe.separate_documents and recipe.documents == "none":
+        _refuse(given, ONLY_SEQ2SEQ, "`model='causal'`")
+        if values["documents"] == "pairs":
+            _refuse(given, ONLY_RUNNING_TEXT, "`documents='pairs'`")
+        else:
+            _refuse(given, ONLY_PARALLEL_TEXT, "running text")
+    if values["separate_documents"] and values["documents"] == "none":
         raise ValueError(
             "`separate_documents` requires documents; received `separate_documents="
             "True` and `documents='none'`."
         )
+    if values["init"] is not None:
+        _refuse(given, _OF_INIT, "`init`, whose model determines it")
 
 
 def _refuse(

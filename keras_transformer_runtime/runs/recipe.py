@@ -2,29 +2,21 @@
 
 import dataclasses
 import difflib
+import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import (
-    Annotated,
-    Any,
-    Self,
-    TypeAlias,
-    cast,
-    get_type_hints,
-)
+from typing import Annotated, Any, Self, TypeAlias, get_type_hints
 
+from keras_transformer_runtime.files import read_toml
 from keras_transformer_runtime.runs.option_checks import (
     METRICS,
     POSITIONS,
-    SIZES,
     TOKENIZERS,
-    check_names,
-    check_numbers,
     check_suits_model,
     check_types,
+    check_values,
 )
-from keras_transformer_runtime.runs.options_file import read_toml, to_toml
 
 OptionValue: TypeAlias = str | int | float | Sequence[str] | None
 
@@ -35,13 +27,6 @@ _CHANGEABLE = {
     *("metric", "metric_every", "bleu_tokenize", "patience", "save_every"),
     *("num_beams", "verbose", "tensorboard", "devices", "model_parallel", "workers"),
 }
-# Options that `init` takes from the trained model.
-_OPTIONS_OF_INIT = (
-    *("preset", *SIZES, "positions", "blocks", "tokenizer", "source_tokenizer"),
-    *("target_tokenizer", "vocabularies", "vocabulary_size"),
-    *("source_vocabulary_size", "target_vocabulary_size", "normalization"),
-    *("character_coverage", "byte_fallback", "user_defined_symbols"),
-)
 # Options whose default depends on the model.
 _DEFAULTS_OF_MODELS: dict[str, dict[str, OptionValue]] = {
     "seq2seq": {"label_smoothing": 0.1, "positions": "sinusoidal"},
@@ -225,15 +210,19 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_types(self.values(), get_type_hints(Recipe))
-        check_names(self)
+        check_values(self.values())
         for name, value in _DEFAULTS_OF_MODELS[self.model].items():
             if vars(self)[name] is None:
                 object.__setattr__(self, name, value)
         self._check_files()
-        check_numbers(self)
-        check_suits_model(self, self._given())
-        if self.init is not None:
-            self._check_options_of_init()
+        if self.devices % self.model_parallel:
+            raise ValueError(
+                "`model_parallel` must divide the number of devices; received "
+                f"`devices={self.devices}`, `model_parallel={self.model_parallel}`."
+            )
+        values, model = self.values(), self.model
+        given = {n: value for n, value in values.items() if value != _default(n, model)}
+        check_suits_model(values, given)
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> Self:
@@ -262,7 +251,12 @@ class Recipe:
             The content of a file: one line per option. Options that are `None` are
             left out.
         """
-        return to_toml(self.values())
+        lines = [  # strings, numbers, booleans and lists are the same in JSON and TOML
+            f"{name} = {json.dumps(value, ensure_ascii=False)}\n"
+            for name, value in self.values().items()
+            if value is not None
+        ]
+        return "".join(lines)
 
     def values(self) -> dict[str, OptionValue]:
         """Returns the options by name."""
@@ -274,9 +268,8 @@ class Recipe:
         Args:
             began: the options of the run.
         """
-        values = began.values()
-        missing: dict[str, Any] = {
-            name: values[name]
+        missing = {
+            name: vars(began)[name]
             for name, value in self.values().items()
             if value is None and name not in ("test", "patience", "verbose")
         }
@@ -339,14 +332,6 @@ class Recipe:
         """Whether the texts are running text, not parallel text."""
         return self.model == "causal" and self.documents != "pairs"
 
-    def _given(self) -> dict[str, OptionValue]:
-        """Returns the options that differ from their defaults."""
-        return {
-            name: value
-            for name, value in self.values().items()
-            if value != _default(name, self.model)
-        }
-
     def _set_files(self, name: str, files: list[str]) -> None:
         if self.has_running_text:
             if not (isinstance(files, list | tuple) and files):
@@ -363,16 +348,6 @@ class Recipe:
                 f"`{name}` must be a list of paths; received `{name}={files!r}`."
             )
         object.__setattr__(self, name, [os.path.abspath(file) for file in files])
-
-    def _check_options_of_init(self) -> None:
-        for name, value in self._given().items():
-            if name in _OPTIONS_OF_INIT:
-                raise ValueError(
-                    f"`{name}` must not be given with `init`, whose model "
-                    f"determines it; received `{name}={value!r}`, "
-                    f"`init={self.init!r}`. Remove one of them, also from a file of "
-                    "options."
-                )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -398,16 +373,13 @@ class PlannedRecipe(Recipe):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Creates the options of a run.
-
-        Args:
-            values: options by name.
-
-        Raises:
-            ValueError: if an option is missing or wrong.
-        """
-        fields = (field for field in dataclasses.fields(cls) if field.init)
-        required = {f.name for f in fields if _has_no_default(f)}
+        """Creates the options of a run; raises `ValueError` if one is missing."""
+        required = {
+            field.name
+            for field in dataclasses.fields(cls)
+            if field.default is dataclasses.MISSING
+            and field.default_factory is dataclasses.MISSING
+        }
         missing = [name for name in sorted(required) if values.get(name) is None]
         if missing:
             raise ValueError(f"the options {missing} are missing")
@@ -442,28 +414,39 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
     train(Recipe(**{**options, "output": "runs/en-de-2", "seed": 2}))
     ```
     """
-    options = read_toml(pathlib.Path(path))
+    options = read_toml(path)
+    for name, value in options.items():
+        _check_entry(path, name, value)
+    return options
+
+
+def _check_entry(path: str | os.PathLike[str], name: str, value: object) -> None:
+    """Checks an entry of a TOML file: an option of a `Recipe`, with files in a list."""
+    if isinstance(value, dict):
+        raise ValueError(
+            f"{path} must have its options outside of sections; received the section "
+            f"`[{name}]`. Remove that line."
+        )
+    if name in ("train", "valid", "test") and isinstance(value, str):
+        raise ValueError(
+            f"`{name}` must be a list of one or two files in {path}; received "
+            f"`{name} = {value!r}`. Write `{name} = [{json.dumps(value)}]`."
+        )
     names = option_names()
-    for name in options.keys() - set(names):
+    if name not in names:
         similar = difflib.get_close_matches(name, names, 1)
         hint = f" Did you mean `{similar[0]}`?" if similar else ""
         raise ValueError(
             f"{path} must only have options of `keras_transformer.recipe.Recipe`; "
             f"received `{name}`.{hint}"
         )
-    return options
 
 
-def _has_no_default(field: dataclasses.Field[Any]) -> bool:
-    missing = dataclasses.MISSING
-    return field.default is missing and field.default_factory is missing
-
-
-def _default(name: str, model: str) -> OptionValue:
+def _default(name: str, model: str) -> object:
     """Returns the default of an option with a model."""
     if name in _DEFAULTS_OF_MODELS[model]:
         return _DEFAULTS_OF_MODELS[model][name]
     field = next(field for field in dataclasses.fields(Recipe) if field.name == name)
-    factory = field.default_factory
-    value: Any = field.default if factory is dataclasses.MISSING else factory()
-    return cast(OptionValue, value)
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default

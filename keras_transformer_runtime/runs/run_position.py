@@ -8,12 +8,7 @@ _NAME = re.compile(r"epoch-(\d+)(?:-after-batch-(\d+))?\.npz")
 
 
 class RunPosition(NamedTuple):
-    """Position of a run: complete epochs, and complete batches of the next epoch.
-
-    Attributes:
-        epochs: int, number of complete epochs.
-        batches: int, number of complete batches of the next epoch.
-    """
+    """Position of a run: complete epochs, and complete batches of the next epoch."""
 
     epochs: int
     batches: int = 0
@@ -32,14 +27,7 @@ class RunPosition(NamedTuple):
 
     @classmethod
     def from_file_name(cls, name: str) -> Self | None:
-        """Returns the position in the name of a checkpoint file.
-
-        Args:
-            name: str, the name of a file.
-
-        Returns:
-            A `RunPosition`, or `None` if the file is not a checkpoint.
-        """
+        """Returns the position in the name of a checkpoint file, or `None`."""
         if match := _NAME.fullmatch(name):
             is_end = match[2] is None
             return cls(int(match[1]) - (not is_end), int(match[2] or 0))
@@ -47,14 +35,7 @@ class RunPosition(NamedTuple):
 
 
 def checkpoint_files(folder: pathlib.Path) -> dict[RunPosition, pathlib.Path]:
-    """Returns the checkpoint files in a folder.
-
-    Args:
-        folder: path of a folder, which need not exist.
-
-    Returns:
-        Dictionary from positions to paths, oldest first.
-    """
+    """Returns the checkpoint files in a folder by their positions, oldest first."""
     files = {
         position: path
         for path in folder.glob("*.npz")

@@ -517,7 +517,7 @@ def test_arguments(monkeypatch):
     for name, value in {"max_length": 9.0, "min_length": -1, "seed": 2**31}.items():
         with pytest.raises(ValueError, match=f"`{name}` must be .*`{name}={value}`"):
             translate(Shouter(), **{name: value})
-    message = '`too_long` must be "error" or "empty"; received `too_long=\'cut\'`'
+    message = "`too_long` must be 'error' or 'empty'; received `too_long='cut'`"
     with pytest.raises(ValueError, match=message):
         translate(Shouter(), too_long="cut")
     with pytest.raises(ValueError, match="`workers` must be an int of at least 1"):

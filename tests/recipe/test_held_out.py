@@ -4,11 +4,12 @@ import pathlib
 
 import pytest
 
-from keras_transformer.recipe.held_out import default_fraction, hold_out
+from keras_transformer.recipe.held_out import default_fraction, hold_out, text_files
 
 pytestmark = pytest.mark.once("torch")
 
 PAIRS = [(f"source {i % 700}", f"target {i}") for i in range(2000)]
+SHARES = {"valid": 0.1}
 
 
 def read(files):
@@ -17,8 +18,8 @@ def read(files):
 
 
 def test_every_pair_is_in_one_part_and_no_source_in_two(tmp_path):
-    files = hold_out(iter(PAIRS), 0.1, 0.2, tmp_path / "data")
-    parts = [read(part) for part in files]
+    files = hold_out(PAIRS, {"valid": 0.1, "test": 0.2}, tmp_path / "data")
+    parts = [read(files[name]) for name in ("train", "valid", "test")]
     assert sorted(sum(parts, [])) == sorted(PAIRS)
     sources = [{source for source, _ in part} for part in parts]
     assert not sources[0] & sources[1] | sources[0] & sources[2]
@@ -29,29 +30,30 @@ def test_every_pair_is_in_one_part_and_no_source_in_two(tmp_path):
 
 
 def test_the_part_ignores_order_letter_case_and_spaces(tmp_path):
-    held_out = read(hold_out(iter(PAIRS), 0.1, None, tmp_path / "a").valid)
+    held_out = read(hold_out(PAIRS, SHARES, tmp_path / "a")["valid"])
     changed = [(f" {source.upper()} ", target) for source, target in PAIRS[::-1]]
-    again = read(hold_out(iter(changed), 0.1, None, tmp_path / "b").valid)
+    again = read(hold_out(changed, SHARES, tmp_path / "b")["valid"])
     assert sorted(target for _, target in again) == sorted(t for _, t in held_out)
 
 
 def test_more_is_held_out_with_a_greater_fraction(tmp_path):
     less, more = (
-        set(read(hold_out(iter(PAIRS), share, None, tmp_path / str(share)).valid))
+        {*read(hold_out(PAIRS, {"valid": share}, tmp_path / str(share))["valid"])}
         for share in (0.05, 0.15)
     )
     assert less < more
 
 
 def test_existing_files_are_kept(tmp_path):
-    first = hold_out(iter(PAIRS), 0.1, None, tmp_path)
-    before = read(first.train)
-    assert hold_out(iter([]), 0.1, None, tmp_path) == first
-    assert read(first.train) == before
+    first = hold_out(PAIRS, SHARES, tmp_path)
+    before = read(first["train"])
+    assert hold_out([], SHARES, tmp_path) == first
+    assert read(first["train"]) == before
 
 
 def test_files_are_passed_on(tmp_path):
-    files = hold_out(iter(PAIRS), ["valid.tsv"], 0.3, tmp_path)
+    given = {"train": ["a.tsv"], "valid": ["valid.tsv"], "test": 0.3}
+    files = text_files(given, lambda shares: hold_out(PAIRS, shares, tmp_path))
     assert files.valid == ["valid.tsv"]
     assert len(read(files.test)) == pytest.approx(600, abs=100)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -60,11 +62,12 @@ def test_files_are_passed_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "pairs, shares", [(PAIRS[:3], (0.0001, None)), (PAIRS[:2], (0.1, 0.89999))]
+    "pairs, shares",
+    [(PAIRS[:3], {"valid": 1e-4}), (PAIRS[:2], {"valid": 0.1, "test": 0.89999})],
 )
 def test_a_part_must_not_be_empty(tmp_path, pairs, shares):
-    with pytest.raises(ValueError, match="must have at least one pair after texts"):
-        hold_out(iter(pairs), *shares, tmp_path)
+    with pytest.raises(ValueError, match="must have enough text for each part after"):
+        hold_out(pairs, shares, tmp_path)
     assert not [*tmp_path.iterdir()]
 
 

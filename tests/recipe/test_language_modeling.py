@@ -23,8 +23,9 @@ from keras_transformer.recipe import (
 from keras_transformer.recipe.held_out import default_text_fraction, hold_out_text
 from keras_transformer.recipe.language_modeling import short_prompts
 from keras_transformer.recipe.plan import Plan, choose_language_model
+from keras_transformer.recipe.preparation import prepare
 from keras_transformer.recipe.progress import Reporter
-from keras_transformer.recipe.stages import finish, fit, prepare
+from keras_transformer.recipe.stages import finish, fit
 from keras_transformer.recipe.text_statistics import RunningTextStatistics
 from keras_transformer.recipe.tokenizers import make_text_tokenizer
 from keras_transformer.text import ByteTokenizer, CharacterTokenizer
@@ -224,10 +225,10 @@ def test_init_continues_a_language_model(run, folder, tmp_path):
         tmp_path / "other.keras"
     )
     options["init"] = str(tmp_path / "other.keras")
-    message = "`init` must be a model of the kind `model='causal'`; .* is a Seq2Seq"
+    message = "`init` must be a CausalLM for `model='causal'`; .* is a Seq2Seq"
     with pytest.raises(ValueError, match=message):
         train(recipe(tmp_path, "other", **options))
-    message = "`init` must be a model of the kind `model='seq2seq'`; .* is a CausalLM"
+    message = "`init` must be a Seq2Seq for `model='seq2seq'`; .* is a CausalLM"
     write_lines(tmp_path / "pairs.tsv", ["a\tb"] * 20)
     options = {name: [str(tmp_path / "pairs.tsv")] for name in ("train", "valid")}
     options |= {"model": "seq2seq", "init": str(folder / "run"), **sizes}
@@ -270,9 +271,9 @@ def test_options_of_language_models_alone(name, value):
 
 
 def test_other_errors_of_options():
-    with pytest.raises(ValueError, match="`documents` must be one of file, line"):
+    with pytest.raises(ValueError, match="`documents` must be 'file', 'line'"):
         Recipe(**FILES, documents="word")
-    with pytest.raises(ValueError, match="`model` must be one of seq2seq, causal"):
+    with pytest.raises(ValueError, match="`model` must be 'seq2seq' or 'causal'"):
         Recipe(train=["a.tsv"], output="runs/a", model="gpt")
     with pytest.raises(ValueError, match="`separate_documents` requires documents"):
         Recipe(**FILES, documents="none", separate_documents=True)
@@ -294,25 +295,30 @@ def test_the_end_of_several_files(tmp_path):
         write_lines(tmp_path / "a.txt", ["abc", "defg"]),  # 9 characters
         write_lines(tmp_path / "b.txt", ["hijklmnop"]),  # and 10
     ]
-    parts = hold_out_text(files, "file", 0.2, 0.3, tmp_path / "data", True)
-    assert read(parts.train) == ["abc\ndefg\n"]
-    assert read(parts.valid) == ["hijk"]
-    assert read(parts.test) == ["lmnop\n"]
-    assert [pathlib.Path(path).name for path in parts.valid] == ["valid-002.txt"]
+    shares = {"valid": 0.2, "test": 0.3}
+    parts = hold_out_text(files, "file", shares, tmp_path / "data", True)
+    assert read(parts["train"]) == ["abc\ndefg\n"]
+    assert read(parts["valid"]) == ["hijk"]
+    assert read(parts["test"]) == ["lmnop\n"]
+    assert [pathlib.Path(path).name for path in parts["valid"]] == ["valid-002.txt"]
     # A resumed run keeps its parts, a new run replaces them.
-    kept = hold_out_text(files, "file", 0.2, 0.3, tmp_path / "data", False)
+    kept = hold_out_text(files, "file", shares, tmp_path / "data", False)
     assert kept == parts
-    parts = hold_out_text(files, "none", 0.65, ["c.txt"], tmp_path / "data", True)
-    assert read(parts.valid) == ["g\n", "hijklmnop\n"] and parts.test == ["c.txt"]
-    assert read(parts.train) == ["abc\ndef"]
+    parts = hold_out_text(files, "none", {"valid": 0.65}, tmp_path / "data", True)
+    assert read(parts["valid"]) == ["g\n", "hijklmnop\n"]
+    assert read(parts["train"]) == ["abc\ndef"]
 
 
 def test_paragraphs_are_held_out_as_a_whole(tmp_path):
     paragraphs = [f"a {number}\nb {number}" for number in range(50)]
     path = tmp_path / "a.txt"
     path.write_text("\n\n\n".join(paragraphs))
-    parts = hold_out_text([str(path)], "paragraph", 0.3, None, tmp_path / "data", True)
-    found = [text.strip().split("\n\n") for text in read([*parts.train, *parts.valid])]
+    parts = hold_out_text(
+        [str(path)], "paragraph", {"valid": 0.3}, tmp_path / "data", True
+    )
+    found = [
+        text.strip().split("\n\n") for text in read([*parts["train"], *parts["valid"]])
+    ]
     assert sorted(sum(found, [])) == sorted(paragraphs)
     assert 5 < len(found[1]) < 25
 
@@ -321,7 +327,7 @@ def test_paragraphs_are_held_out_as_a_whole(tmp_path):
 def test_a_part_must_not_be_empty(tmp_path, documents):
     files = [write_lines(tmp_path / "a.txt", ["abc"])]
     with pytest.raises(ValueError, match="`train` must have enough text for each"):
-        hold_out_text(files, documents, 0.01, None, tmp_path / "data", True)
+        hold_out_text(files, documents, {"valid": 0.01}, tmp_path / "data", True)
     assert not [*(tmp_path / "data").iterdir()]
 
 

@@ -9,13 +9,16 @@ import pytest
 
 from keras_transformer import Seq2Seq
 from keras_transformer.dataset.buckets import BatchShape
-from keras_transformer.recipe import progress
+from keras_transformer.recipe import Recipe, progress
+from keras_transformer.recipe.answering import AnsweringTask
+from keras_transformer.recipe.plan import Plan
 from keras_transformer.recipe.progress import (
     EpochReport,
     Reporter,
     expected_seconds,
     format_seconds,
 )
+from keras_transformer.recipe.translation import TranslationTask
 
 pytestmark = pytest.mark.once("torch")
 
@@ -116,16 +119,23 @@ class Data:
     shapes = (BatchShape(8, 5, 7, 10), BatchShape(4, 11, 9, 3))
 
 
+@pytest.mark.parametrize("cls, sides", [(TranslationTask, 2), (AnsweringTask, 1)])
+def test_padded_tokens_of_a_weight(cls, sides):
+    task = cls(Plan(Recipe(train=["a.tsv"], output="runs/a")), is_new=True)
+    task._train_data = Data
+    assert task.padded_tokens() == (10 * 8 * (5 + 7) + 3 * 4 * (11 + 9)) / sides
+
+
 def test_the_expected_time_counts_products(monkeypatch):
     monkeypatch.setattr(progress, "_operations_per_second", lambda: 1e9)
     sizes = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
     model = Seq2Seq(**sizes, vocabulary_size=101)
     ids = np.ones((1, 2), "int32")
     model({"encoder_token_ids": ids, "decoder_token_ids": ids})
-    tokens = 10 * 8 * (5 + 7) / 2 + 3 * 4 * (11 + 9) / 2
+    tokens = 617
     parameters = sum(np.prod(weight.shape) for weight in model.trainable_weights)
     products = 3 * (parameters - 101 * 8 / 2) * tokens
-    assert expected_seconds(model, Data) == pytest.approx(2 * products / 0.4e9)
+    assert expected_seconds(model, tokens) == pytest.approx(2 * products / 0.4e9)
 
 
 def test_the_speed_of_matrix_products():

@@ -34,16 +34,6 @@ class Sets(keras.callbacks.Callback):
         logs["val_bleu"] = 9 - epoch
 
 
-class Evaluator:
-    """Has a score for each value of the weight."""
-
-    def __init__(self, scores, is_lower_better):
-        self.scores, self.is_lower_better = scores, is_lower_better
-
-    def score(self, model):
-        return self.scores[model.get_weights()[0].item()]
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
@@ -70,8 +60,11 @@ def run(tmp_path_factory):
 def test_the_best_candidate_is_selected(run, scores, is_lower_better, name, weight):
     folder, model = run
     by_weight = dict(zip((6.0, 8.0, 1.0), scores, strict=True))
-    evaluator = Evaluator(by_weight, is_lower_better)
-    selected = select_weights(model, evaluator, planned(folder))
+
+    def score(model):
+        return by_weight[model.get_weights()[0].item()]
+
+    selected = select_weights(model, score, is_lower_better, planned(folder))
     assert selected.name.startswith(name)
     assert [*selected.scores.values()] == pytest.approx(scores, nan_ok=True)
     assert model.get_weights()[0] == weight

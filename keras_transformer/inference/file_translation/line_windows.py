@@ -16,36 +16,18 @@ _READ = 1 << 16  # bytes, the capacity of a pipe
 
 @dataclasses.dataclass(frozen=True)
 class LineWindow:
-    """Consecutive lines.
+    """Consecutive lines."""
 
-    Attributes:
-        start: int, number of the first line, counted from 0.
-        lines: list of str.
-        lengths: int array `(lines,)`, number of tokens of each line, the end token
-            included; 1 for a line without words, as one of a language token alone.
-        too_long: boolean array `(lines,)`, whether the length exceeds the limit of the
-            model.
-    """
-
-    start: int
+    start: int  # number of the first line, counted from 0
     lines: list[str]
+    # int `(lines,)`, tokens of each line, the end token included; 1 without words, as
+    # for a language token alone.
     lengths: np.ndarray
-    too_long: np.ndarray
+    too_long: np.ndarray  # bool `(lines,)`, for the model
 
 
 class ModelSide:
-    """The source side or the target side of a model: its tokenizer and its limit.
-
-    Args:
-        model: a model with tokenizers.
-        name: `"source"` or `"target"`.
-
-    Attributes:
-        limit: int, `max_source_length` or `max_target_length`, or `None`.
-
-    Raises:
-        ValueError: if the model has no tokenizers.
-    """
+    """The source side or the target side of a model: its tokenizer and its limit."""
 
     def __init__(self, model: SequenceModel, name: str = "source"):
         self._name = name
@@ -60,19 +42,7 @@ class ModelSide:
         self._tokenizer = tokenizer
 
     def window(self, start: int, lines: list[str]) -> LineWindow:
-        """Counts the tokens of lines.
-
-        Args:
-            start: int, number of the first line.
-            lines: list of str.
-
-        Returns:
-            A `LineWindow`.
-
-        Raises:
-            ValueError: if a line begins with a language token that the vocabulary
-                lacks.
-        """
+        """Counts the tokens of lines."""
         rows = self._tokenizer.tokenize(lines, add_end=True).to_list()
         lengths = np.array([len(row) for row in rows], dtype="int64")
         empty = []
@@ -87,12 +57,7 @@ class ModelSide:
         return LineWindow(start, lines, lengths, lengths > (self.limit or np.inf))
 
     def check_lengths(self, window: LineWindow, path: str | os.PathLike) -> None:
-        """Raises a `ValueError` if a line is too long for the model.
-
-        Args:
-            window: the lines.
-            path: path of their file, for the error message.
-        """
+        """Raises a `ValueError` if a line is too long for the model."""
         for place in np.flatnonzero(window.too_long):
             raise ValueError(
                 f"`{self._name}` must have at most `max_{self._name}_length="
@@ -103,18 +68,7 @@ class ModelSide:
 
 
 class FileLines:
-    """The lines of a file, which is read once before, to count and check them.
-
-    Args:
-        path: path of the file, plain or gzip (`.gz`).
-        side: the source side of the model.
-
-    Attributes:
-        lines: int, number of lines.
-
-    Raises:
-        ValueError: if the file is empty, a damaged gzip file, or not UTF-8.
-    """
+    """The lines of a file, which is read once before, to count and check them."""
 
     def __init__(self, path: str | os.PathLike, side: ModelSide):
         self.path = path
@@ -141,14 +95,7 @@ class FileLines:
 
 
 class PipeLines:
-    """The lines of a pipe, or those typed in a terminal.
-
-    Args:
-        file: a buffered binary file with the method `read1`.
-        name: name of the pipe in error messages.
-        side: the source side of the model.
-        check_lengths: whether a line that is too long raises an error.
-    """
+    """The lines of a pipe, a binary file with `read1`, or those typed in a terminal."""
 
     def __init__(self, file: Any, name: str, side: ModelSide, check_lengths: bool):
         self._file = file

@@ -31,7 +31,7 @@ from keras_transformer.inference.file_translation.unfinished_file import Unfinis
 from keras_transformer.inference.phrase_dictionary import PhraseDictionary
 from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.request import Request, check_request, check_seed
-from keras_transformer_runtime.arguments import check_ints
+from keras_transformer_runtime.arguments import check_ints, check_one_of
 from keras_transformer_runtime.files import check_new_file, written_whole
 from keras_transformer_runtime.packages import require_modules
 
@@ -55,12 +55,30 @@ class _Options(NamedTuple):
     """The arguments of `generate`."""
 
     search: Search
-    max_length: OutputLength | None = None
-    min_length: OutputLength = 0
-    seed: int | None = None
-    batch_size: int = 64
-    distinct_texts: bool = False
-    dictionary: PhraseDictionary | None = None
+    max_length: OutputLength | None
+    min_length: OutputLength
+    seed: int | None
+    distinct_texts: bool
+    batch_size: int
+    dictionary: PhraseDictionary | None
+
+    def check(self, model: SequenceModel, window: int, too_long: str) -> None:
+        """Checks the options, and the arguments that both functions have."""
+        request = Request(self.search, self.max_length, self.min_length)
+        check_request(request, self.batch_size)
+        check_seed(self.seed)
+        check_ints(1, window=window)
+        check_one_of(("error", "empty"), too_long=too_long)
+        if self.dictionary is not None and model.target_tokenizer is not None:
+            self.dictionary.check(model.target_tokenizer)
+
+    def settings(self) -> dict[str, str]:
+        """Returns the options that the translations depend on."""
+        names = ("search", "max_length", "min_length", "seed", "distinct_texts")
+        settings = {name: repr(getattr(self, name)) for name in names}
+        if self.dictionary is not None:
+            settings["dictionary"] = self.dictionary.digest()
+        return settings
 
 
 def translate_file(
@@ -149,30 +167,23 @@ def translate_file(
     ```
     """
     refuse_search_options(translate_file, unknown)
-    search, target = search or BeamSearch(), pathlib.Path(target)
-    check_request(Request(search, max_length, min_length), batch_size)
-    check_seed(seed)
-    _check_arguments(window, too_long)
-    check_workers(workers)
+    options = _Options(
+        *(search or BeamSearch(), max_length, min_length, seed, distinct_texts),
+        *(batch_size, dictionary),
+    )
+    options.check(model, window, too_long)
+    check_ints(1, workers=workers)
+    if workers > 1:
+        require_modules(["ray"], f"`workers={workers}`")
+    target = pathlib.Path(target)
     check_new_file(target, source, overwrite)
     text = FileLines(source, ModelSide(model))
-    _check_dictionary(model, dictionary)
     settings = {
-        "search": repr(search),
-        "max_length": repr(max_length),
-        "min_length": repr(min_length),
-        "seed": repr(seed),
+        **options.settings(),
         "source": text.digest(),
         "model": _model_digest(model),
         "n_best": repr(n_best),
-        "distinct_texts": repr(distinct_texts),
     }
-    if dictionary is not None:
-        settings["dictionary"] = dictionary.digest()
-    options = _Options(
-        *(search, max_length, min_length, seed, batch_size, distinct_texts),
-        dictionary=dictionary,
-    )
     with UnfinishedFile(target, settings, overwrite, numbered=n_best) as unfinished:
         done = unfinished.progress.lines
         if too_long == "error":
@@ -246,25 +257,19 @@ def translate_stream(
     ```
     """
     refuse_search_options(translate_stream, unknown)
-    search = search or BeamSearch()
-    check_request(Request(search, max_length, 0), batch_size)
-    _check_arguments(window, too_long)
+    options = _Options(
+        *(search or BeamSearch(), max_length, 0, None, distinct_texts, batch_size),
+        dictionary=dictionary,
+    )
+    options.check(model, window, too_long)
     text: FileLines | PipeLines
     side, check_lengths = ModelSide(model), too_long == "error"
-    _check_dictionary(model, dictionary)
     if isinstance(source, str | os.PathLike):
         text = FileLines(source, side)
         if check_lengths:
             text.check_lengths(0, window)
     else:
         text = PipeLines(source, "standard input", side, check_lengths)
-    options = _Options(
-        search,
-        max_length,
-        batch_size=batch_size,
-        distinct_texts=distinct_texts,
-        dictionary=dictionary,
-    )
     count = left_empty = truncated = 0
     with (
         _decoder(model, options) as decode,
@@ -285,22 +290,7 @@ def translate_stream(
 def written_at_once(
     target: str | os.PathLike, source: str | os.PathLike | None, overwrite: bool
 ) -> Iterator[BinaryIO]:
-    """Opens a file for a translation that does not resume after a stop.
-
-    Args:
-        target: path of the file, which exists once it is complete; compressed if it
-            ends in `.gz`.
-        source: path of the translated file, or `None`.
-        overwrite: bool, whether to replace an existing `target`.
-
-    Yields:
-        The file to write to.
-
-    Raises:
-        ValueError: if both are the same file.
-        FileNotFoundError: if the folder of `target` does not exist.
-        FileExistsError: if `target` exists and may not be replaced.
-    """
+    """Opens a file for a translation that does not resume after a stop."""
     target = pathlib.Path(target)
     check_new_file(target, source, overwrite)
     with written_whole(target) as file:
@@ -315,22 +305,6 @@ def _progress_bar(lines: int | None, verbose: int, done: int = 0) -> tqdm:
     """Returns a progress bar, which is shown only in a terminal or a notebook."""
     disable = None if verbose else True
     return tqdm(total=lines, initial=done, unit=" sentences", disable=disable)
-
-
-def _check_dictionary(
-    model: SequenceModel, dictionary: PhraseDictionary | None
-) -> None:
-    """Raises `ValueError` if the model cannot spell a phrase of the dictionary."""
-    if dictionary is not None and model.target_tokenizer is not None:
-        dictionary.check(model.target_tokenizer)
-
-
-def _check_arguments(window: int, too_long: str) -> None:
-    check_ints(1, window=window)
-    if too_long not in ("error", "empty"):
-        raise ValueError(
-            f'`too_long` must be "error" or "empty"; received `too_long={too_long!r}`.'
-        )
 
 
 def _warn_of_empty_lines(count: int, text: FileLines | PipeLines) -> None:
@@ -363,21 +337,6 @@ def _relevant(config: object) -> object:
     if isinstance(config, list | tuple):
         return [_relevant(value) for value in config]
     return config
-
-
-def check_workers(workers: int) -> None:
-    """Checks a number of workers, and that Ray is installed if there are several.
-
-    Args:
-        workers: int >= 1.
-
-    Raises:
-        ValueError: if it is out of range.
-        ModuleNotFoundError: if Ray is missing.
-    """
-    check_ints(1, workers=workers)
-    if workers > 1:
-        require_modules(["ray"], f"`workers={workers}`")
 
 
 def _decoder(

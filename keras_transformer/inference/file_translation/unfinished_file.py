@@ -8,39 +8,24 @@ import pathlib
 import stat
 import zlib
 from types import TracebackType
-from typing import IO, Any, Self, cast
+from typing import IO, BinaryIO, Self, cast
 
 from keras_transformer_runtime.files import lock, read_json, write_json
 
 
 @dataclasses.dataclass(frozen=True)
 class FileProgress:
-    """The finished part of a file, and the settings that its content depends on.
-
-    Attributes:
-        settings: dictionary of str.
-        lines: int, number of finished lines of the source.
-        size: int, number of bytes written.
-        left_empty: int, number of lines that were too long.
-        truncated: int, number of translations that reached the maximum length.
-    """
+    """The finished part of a file, and the settings that its content depends on."""
 
     settings: dict[str, str]
-    lines: int = 0
-    size: int = 0
-    left_empty: int = 0
-    truncated: int = 0
+    lines: int = 0  # of the source
+    size: int = 0  # bytes written
+    left_empty: int = 0  # lines that were too long
+    truncated: int = 0  # translations that reached the maximum length
 
 
 def record_path(target: pathlib.Path) -> pathlib.Path:
-    """Returns the path of the file that records the progress on another file.
-
-    Args:
-        target: path of the other file.
-
-    Returns:
-        The path; the file exists from the first finished part to the last.
-    """
+    """Returns the path of the file that records the progress of another one."""
     return target.with_name(f"{target.name}.unfinished.json")
 
 
@@ -48,21 +33,9 @@ class UnfinishedFile:
     """A file that is written part by part, and resumed after a stop.
 
     It is a context manager, which renames the file to `target` at the end unless there
-    is an error. The file gets the permissions of an existing `target`.
-
-    Args:
-        target: path of the complete file.
-        settings: dictionary of str, the settings that its content depends on.
-        overwrite: whether to discard unfinished work with other settings.
-        numbered: whether a line of the file begins with the number of its line of the
-            source, counted from 0, and a space. Otherwise there is one line for each.
-
-    Attributes:
-        progress: the `FileProgress`, with that of earlier runs.
-
-    Raises:
-        ValueError: on entry, if another process writes the file, or there is
-            unfinished work that is damaged or has other settings.
+    is an error. The file gets the permissions of an existing `target`. If it is
+    `numbered`, a line begins with the number of its line of the source, from 0, and a
+    space; otherwise there is one line for each.
     """
 
     def __init__(
@@ -133,11 +106,7 @@ class UnfinishedFile:
     def _count_lines(self, size: int) -> int | None:
         """Returns the number of lines of the source in the first bytes of the file.
 
-        Args:
-            size: int, number of bytes.
-
-        Returns:
-            The number; `None` if the bytes are not whole lines.
+        It is `None` if the bytes are not whole lines.
         """
         if not size:
             return 0
@@ -161,7 +130,7 @@ class UnfinishedFile:
         number = last.partition(b" ")[0]
         return int(number) + 1 if number.isdigit() and len(number) < 20 else None
 
-    def _open(self) -> Any:
+    def _open(self) -> BinaryIO:
         """Opens the file, which must not be a link or a pipe."""
         if os.path.lexists(self._path) and not stat.S_ISREG(
             os.lstat(self._path).st_mode
@@ -199,15 +168,7 @@ class UnfinishedFile:
         return self
 
     def append(self, text: str, lines: int, left_empty: int, truncated: int) -> None:
-        """Appends a part and records the progress.
-
-        Args:
-            text: str, the part.
-            lines: int, number of lines of the source that it contains.
-            left_empty: int, number of these lines that were too long.
-            truncated: int, number of their translations that reached the maximum
-                length.
-        """
+        """Appends a part and records the progress."""
         data = text.encode()
         if self._target.suffix == ".gz":
             data = gzip.compress(data, mtime=0)

@@ -15,6 +15,7 @@ import keras
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import ray  # noqa: E402 (after setting the environment that it reads)
+from ray.actor import ActorHandle  # noqa: E402
 from ray.exceptions import (  # noqa: E402
     GetTimeoutError,
     RayActorError,
@@ -22,9 +23,11 @@ from ray.exceptions import (  # noqa: E402
 )
 
 from keras_transformer.backend.ray_connection import connection  # noqa: E402
+from keras_transformer.inference.protocols import SequenceModel  # noqa: E402
 
 Batch: TypeAlias = list[str]
 T = TypeVar("T")
+Decode: TypeAlias = Callable[[SequenceModel, Batch], T]
 
 _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "NPROC")
 
@@ -36,62 +39,47 @@ AHEAD = 8  # batches for each worker after the first one that is not complete
 
 
 class Worker:
-    """A process with a copy of a model.
+    """A process with a copy of a model, loaded from the bytes of a `.keras` file."""
 
-    Args:
-        file: list of the object of Ray with the bytes of a `.keras` file.
-        decode: function of the model and a batch.
-    """
-
-    def __init__(self, file: list[Any], decode: Callable[[Any, Batch], Any]):
+    def __init__(self, file: list[ray.ObjectRef], decode: Decode[object]):
         self._file = file
         self._decode = decode
 
     @cached_property
-    def _model(self) -> Any:
+    def _model(self) -> SequenceModel:
         with tempfile.TemporaryDirectory(prefix="keras_transformer-") as folder:
             path = pathlib.Path(folder, "model.keras")
             path.write_bytes(ray.get(self._file[0]))
-            return keras.saving.load_model(path, compile=False)
+            model: SequenceModel = keras.saving.load_model(path, compile=False)
+            return model
 
     def load(self) -> None:
         """Loads the model."""
         assert self._model is not None
 
-    def decode(self, batch: Batch) -> Any:
+    def decode(self, batch: Batch) -> object:
         """Returns the result of a batch."""
         return self._decode(self._model, batch)
 
 
 @contextlib.contextmanager
 def started_workers(
-    model: Any, decode: Callable[[Any, Batch], T], workers: int
+    model: SequenceModel, decode: Decode[T], workers: int
 ) -> Iterator[Callable[[Iterable[Batch]], Iterator[T]]]:
     """Starts processes that decode batches with copies of a model.
 
     They are actors of the cluster of Ray to which this process is connected, or of that
     of the environment variable RAY_ADDRESS, or of a new one on this machine, which ends
     with the context. They share its cores and GPUs equally.
-
-    Args:
-        model: a Keras model.
-        decode: function of the model and a batch that can be pickled.
-        workers: int, number of processes.
-
-    Yields:
-        A function of the batches that returns an iterator of their results, in the
-        order of the batches.
-
-    Raises:
-        ValueError: if `model` is not a Keras model.
-        TimeoutError: if the cluster has no place for the workers.
-        RuntimeError: if workers die repeatedly.
     """
     file = _bytes_of(model)
     with connection() as remains:
         # A list, since a worker that starts again cannot get the object as an argument.
-        stored, kind = [ray.put(file)], ray.remote(Worker).options(**_options(workers))
-        actors: list[Any] = [kind.remote(stored, decode) for _ in range(workers)]
+        stored = [ray.put(file)]
+        kind: Any = ray.remote(Worker).options(**_options(workers))
+        actors: list[ActorHandle] = [
+            kind.remote(stored, decode) for _ in range(workers)
+        ]
         try:
             _wait_until_loaded(actors)
             yield partial(_decode_in_order, actors)
@@ -100,7 +88,7 @@ def started_workers(
                 ray.kill(actor)
 
 
-def _bytes_of(model: Any) -> bytes:
+def _bytes_of(model: object) -> bytes:
     if not isinstance(model, keras.Model):
         raise ValueError(
             "`model` must be a Keras model, of which `workers` load copies; received "
@@ -112,7 +100,7 @@ def _bytes_of(model: Any) -> bytes:
         return path.read_bytes()
 
 
-def _options(workers: int) -> dict[str, Any]:
+def _options(workers: int) -> dict[str, object]:
     """Returns options of the actors: equal shares of the cores and of the GPUs."""
     found = ray.cluster_resources()
     cpus, gpus = (_share(found.get(kind, 0.0), workers) for kind in ("CPU", "GPU"))
@@ -137,8 +125,8 @@ def _share(count: float, workers: int) -> float:
     return float(int(share)) if share >= 1 else int(share * 10_000) / 10_000
 
 
-def _wait_until_loaded(actors: list[Any]) -> None:
-    loaded = [actor.load.remote() for actor in actors]
+def _wait_until_loaded(actors: list[ActorHandle]) -> None:
+    loaded: list[Any] = [actor.load.remote() for actor in actors]
     try:
         with _clear_errors():
             ray.get(loaded, timeout=START_SECONDS)
@@ -151,15 +139,17 @@ def _wait_until_loaded(actors: list[Any]) -> None:
         ) from None
 
 
-def _decode_in_order(actors: list[Any], batches: Iterable[Batch]) -> Iterator[Any]:
+def _decode_in_order(
+    actors: list[ActorHandle], batches: Iterable[Batch]
+) -> Iterator[Any]:
     """Yields the results of batches in their order, for any order in which they end.
 
     Memory does not grow with their number: few batches after the first one that is not
     complete are read.
     """
     free = deque(actors * RUNNING)
-    running: dict[Any, Any] = {}  # the actor of each unfinished result
-    results: deque[Any] = deque()
+    running: dict[ray.ObjectRef, ActorHandle] = {}  # by their unfinished results
+    results: deque[ray.ObjectRef] = deque()
     for batch in itertools.chain(batches, [None]):  # `None` is the end
         while results and (
             batch is None or not free or len(results) == AHEAD * len(actors)

@@ -32,10 +32,10 @@ CASES = [
         "",
         "`--output` must be a folder; received `--output a.en`",
     ),
-    ([*TRAIN, "--preset", "tiny"], "", "`--preset` must be one of transformer_tiny,"),
+    ([*TRAIN, "--preset", "tiny"], "", "`--preset` must be 'transformer_tiny', 'tra"),
     ([*TRAIN, "--devices", "2"], "", "`--devices` above 1 must be used on JAX; re"),
     ([*TRAIN, "--workers", "2"], "", "`--workers` above 1 must be used on JAX; re"),
-    ([*TRAIN, "--dtype", "float8"], "", "`--dtype` must be one of float32, mixed_"),
+    ([*TRAIN, "--dtype", "float8"], "", "`--dtype` must be 'float32', 'mixed_"),
     ([*TRAIN, "--bleu-tokenize", "14a"], "", "`--bleu-tokenize` must be one of sacre"),
     ([*TRAIN, "--normalization", "nfc"], "", '`--normalization` must be "nmt_nfkc", '),
     (

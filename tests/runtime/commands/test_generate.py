@@ -132,7 +132,7 @@ def test_typed_prompts_are_streamed(model, lm, monkeypatch, capsys):
 def test_an_error_or_ctrl_c_ends_one_typed_text(model, lm, monkeypatch, capsys):
     stream = model.stream
 
-    def interrupted(prompt, **options):
+    def interrupted(prompt, *_, **options):
         yield from stream(prompt, **options)
         if prompt == "b":
             raise KeyboardInterrupt

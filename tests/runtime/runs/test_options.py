@@ -174,7 +174,7 @@ def test_a_resumed_run_has_the_options_on_which_the_weights_depend():
 )
 def test_unknown_values(name, value):
     with pytest.raises(
-        ValueError, match=f"`{name}` must be one of .*`{name}='{value}'"
+        ValueError, match=f"`{name}` must be '.* or '.*; received `{name}='{value}'"
     ):
         Recipe(**FILES, **{name: value})
 
