@@ -3,13 +3,16 @@
 import contextvars
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import keras
 from keras import ops
 
 from keras_transformer.backend.processes import values_here
 from keras_transformer.types import Tensor
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Steps that run eagerly before one is recorded: recording takes as long as ten steps.
 EAGER_STEPS = 8
@@ -27,19 +30,17 @@ class HasWeights(Protocol):
     """A model whose weights a compiled function reads."""
 
     @property
-    def weights(self) -> Sequence[Any]:
+    def weights(self) -> Sequence[keras.Variable]:
         """The weights."""
         ...
 
     @property
-    def variables(self) -> Sequence[Any]:
+    def variables(self) -> Sequence[keras.Variable]:
         """The weights and all other variables."""
         ...
 
 
-def compile_function(
-    function: Callable[..., Any], model: HasWeights
-) -> Callable[..., Any]:
+def compile_function(function: Callable[P, T], model: HasWeights) -> Callable[P, T]:
     """Compiles a function that calls `model`, for inference.
 
     Each new shape of the arguments is compiled once. The weights are read at every
@@ -60,13 +61,13 @@ def compile_function(
     return compilers[keras.backend.backend()](function, model)
 
 
-def _tensorflow(function: Callable[..., Any], model: HasWeights) -> Callable[..., Any]:
+def _tensorflow(function: Callable[P, T], model: HasWeights) -> Callable[P, T]:
     import tensorflow as tf
 
-    weights: Sequence[Any] = []
+    weights: Sequence[keras.Variable] = []
     traced: Any = None
 
-    def compiled(*arguments: Any, **named: Any) -> Any:
+    def compiled(*arguments: P.args, **named: P.kwargs) -> T:
         nonlocal weights, traced
         current = model.weights
         if traced is None or _differ(current, weights):
@@ -86,29 +87,29 @@ def _tensorflow(function: Callable[..., Any], model: HasWeights) -> Callable[...
     return compiled
 
 
-def _jax(function: Callable[..., Any], model: HasWeights) -> Callable[..., Any]:
+def _jax(function: Callable[P, T], model: HasWeights) -> Callable[P, T]:
     import jax
 
     @jax.jit
-    def stateless(values: list[Any], *arguments: Any, **named: Any) -> Any:
+    def stateless(values: list[Tensor], *arguments: P.args, **named: P.kwargs) -> T:
         mapping = zip(model.variables, values, strict=True)
         with keras.StatelessScope(state_mapping=list(mapping)):
             return function(*arguments, **named)
 
-    def compiled(*arguments: Any, **named: Any) -> Any:
+    def compiled(*arguments: P.args, **named: P.kwargs) -> T:
         return stateless(values_here(model.variables), *arguments, **named)
 
     return compiled
 
 
-def _torch(function: Callable[..., Any], model: HasWeights) -> Callable[..., Any]:
+def _torch(function: Callable[P, T], model: HasWeights) -> Callable[P, T]:
     import torch
 
-    weights: Sequence[Any] = []
+    weights: Sequence[keras.Variable] = []
     recordings: Recordings = {}
 
     @torch.no_grad()
-    def compiled(*arguments: Any, **named: Any) -> Any:
+    def compiled(*arguments: P.args, **named: P.kwargs) -> T:
         nonlocal weights
         current = model.weights
         if _differ(current, weights):
@@ -123,7 +124,9 @@ def _torch(function: Callable[..., Any], model: HasWeights) -> Callable[..., Any
     return compiled
 
 
-def _differ(weights: Sequence[Any], others: Sequence[Any]) -> bool:
+def _differ(
+    weights: Sequence[keras.Variable], others: Sequence[keras.Variable]
+) -> bool:
     return list(map(id, weights)) != list(map(id, others))
 
 

@@ -8,9 +8,8 @@
 - `describe_model`, `describe_signatures`, `warmup_requests`: information on models and
   SavedModels
 
-A SavedModel requires a model that follows the protocol `ExportableModel`; CTranslate2
-and ONNX, an `EncoderDecoderTransformer` or a `DecoderOnlyTransformer`; and Marian, an
-`EncoderDecoderTransformer`. Each function is imported at its first use,
+A SavedModel can be written from any `GenerativeModel`; CTranslate2 and ONNX support
+`Seq2Seq` and `CausalLM`; Marian, `Seq2Seq`. Each function is imported at its first use,
 together with the packages that it requires.
 """
 
@@ -29,17 +28,13 @@ if TYPE_CHECKING:
     from keras_transformer.export.ctranslate2 import export_ctranslate2
     from keras_transformer.export.marian import export_marian
     from keras_transformer.export.onnx import export_onnx
-    from keras_transformer.export.protocols import (
-        DecoderOnlyTransformer,
-        EncoderDecoderTransformer,
-        ExportableModel,
-    )
     from keras_transformer.export.saved_model.model_card import (
         describe_model,
         describe_signatures,
     )
     from keras_transformer.export.saved_model.warmup import warmup_requests
     from keras_transformer.export.saved_model.writer import export_saved_model
+    from keras_transformer.models import GenerativeModel
 
 FORMATS = ("saved_model", "ctranslate2", "onnx", "marian")
 # Keras's names of formats.
@@ -55,18 +50,12 @@ _MODULES = {
     "describe_model": "saved_model.model_card",
     "describe_signatures": "saved_model.model_card",
     "warmup_requests": "saved_model.warmup",
-    "DecoderOnlyTransformer": "protocols",
-    "EncoderDecoderTransformer": "protocols",
-    "ExportableModel": "protocols",
 }
 
 # Arguments of the writers that are not options of `export_model`.
 _COMMON = ("model", "filepath", "search")
 
 __all__ = [
-    "DecoderOnlyTransformer",
-    "EncoderDecoderTransformer",
-    "ExportableModel",
     "describe_model",
     "describe_signatures",
     "export_ctranslate2",
@@ -88,15 +77,14 @@ _EXTRAS = {
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
-        if _MODULES[name] != "protocols":
-            require_extra(_EXTRAS.get(name, "tensorflow"), f"`{name}`")
+        require_extra(_EXTRAS.get(name, "tensorflow"), f"`{name}`")
         module = import_module(f"keras_transformer.export.{_MODULES[name]}")
         return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def export_model(
-    model: "ExportableModel",
+    model: "GenerativeModel",
     filepath: str | os.PathLike,
     search: Search | None = None,
     format: str = "saved_model",

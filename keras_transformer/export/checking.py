@@ -11,14 +11,11 @@ from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import OutputLength, Search, SearchResult
-from keras_transformer.export.protocols import (
-    ExportableModel,
-    array_input,
-    tokenizers_of,
-)
+from keras_transformer.export.model_support import array_input, tokenizers_of
 from keras_transformer.export.tensorflow_process import run_python
 from keras_transformer.inference.batch_search import search_batch
 from keras_transformer.inference.request import Request, check_probabilities
+from keras_transformer.models import GenerativeModel
 from keras_transformer.types import Tensor
 
 # Maximum differences of log-probabilities per token; the second, of rounded weights.
@@ -47,7 +44,7 @@ print(json.dumps(best, default=bytes.decode))
 """
 
 
-def check_weights(model: ExportableModel) -> None:
+def check_weights(model: GenerativeModel) -> None:
     """Raises `FloatingPointError` for a NaN or `inf`; a bias can have `-inf`."""
     for weight in model.weights:
         if not np.all(ops.convert_to_numpy(weight) < np.inf):
@@ -57,7 +54,7 @@ def check_weights(model: ExportableModel) -> None:
             )
 
 
-def sample_texts(model: ExportableModel) -> list[str]:
+def sample_texts(model: GenerativeModel) -> list[str]:
     """Creates texts from tokens of the whole source vocabulary, and an empty text.
 
     There are up to nine, of at most `max_source_length` tokens.
@@ -73,7 +70,7 @@ def sample_texts(model: ExportableModel) -> list[str]:
     return [text.decode("utf-8") for text, short in pairs if short] + [""]
 
 
-def checked_length(model: ExportableModel, rows: list[list[int]]) -> int:
+def checked_length(model: GenerativeModel, rows: list[list[int]]) -> int:
     """Returns the maximum length of the hypotheses that a check compares.
 
     It is 64 tokens, or the limit of the model for one of the sources if that is less.
@@ -83,7 +80,7 @@ def checked_length(model: ExportableModel, rows: list[list[int]]) -> int:
 
 
 def best_hypotheses(
-    model: ExportableModel,
+    model: GenerativeModel,
     rows: list[list[int]],
     search: Search,
     max_length: OutputLength | None,
@@ -103,7 +100,7 @@ def _best_tokens(result: SearchResult) -> list[list[int]]:
 
 def check_log_probabilities(
     engine: str,
-    model: ExportableModel,
+    model: GenerativeModel,
     sources: list[list[int]],
     targets: list[list[int]],
     found: np.ndarray,
@@ -125,7 +122,7 @@ def check_log_probabilities(
 
 
 def compare_texts(
-    model: ExportableModel,
+    model: GenerativeModel,
     folder: pathlib.Path,
     request: Request,
     texts: Sequence[str],
@@ -162,7 +159,7 @@ def _call_signature(
     return found
 
 
-def sample_arrays(model: ExportableModel) -> np.ndarray:
+def sample_arrays(model: GenerativeModel) -> np.ndarray:
     """Creates sources `(4, ...)` of standard normal numbers; unknown sizes are 16.
 
     Raises `ValueError` if the sources are ints, of which only some may be valid.
@@ -178,7 +175,7 @@ def sample_arrays(model: ExportableModel) -> np.ndarray:
 
 
 def search_arrays(
-    model: ExportableModel, request: Request, arrays: np.ndarray
+    model: GenerativeModel, request: Request, arrays: np.ndarray
 ) -> SearchResult:
     """Decodes arrays `(batch, ...)`, and returns a `SearchResult` of NumPy arrays.
 
@@ -195,7 +192,7 @@ def search_arrays(
 
 
 def compare_tokens(
-    model: ExportableModel, folder: pathlib.Path, request: Request, arrays: np.ndarray
+    model: GenerativeModel, folder: pathlib.Path, request: Request, arrays: np.ndarray
 ) -> None:
     """Compares the token ids of a SavedModel with the model's; see `compare_texts`."""
     expected = search_arrays(model, request, arrays)
@@ -237,13 +234,13 @@ def _compare(
 
 
 def rounding_error(
-    model: ExportableModel, rounded: ExportableModel, request: Request, sources: Sources
+    model: GenerativeModel, rounded: GenerativeModel, request: Request, sources: Sources
 ) -> float:
     """Compares the log-probabilities of a model before and after rounding its weights.
 
     Returns the maximum difference per token of the best hypotheses of `rounded`.
     """
-    rows: object = sources
+    rows: Sources = sources
     if model.source_spec is None:
         tokenizer = tokenizers_of(model).source
         rows = token_ids = tokenizer.tokenize(list(sources), add_end=True).to_list()

@@ -24,16 +24,14 @@ from keras_transformer.export.checking import (
     sample_texts,
 )
 from keras_transformer.export.ctranslate2_spec import make_spec
-from keras_transformer.export.protocols import (
-    EncoderDecoderTransformer,
-    ExportableModel,
+from keras_transformer.export.model_support import (
     Transformer,
-    as_keras_model,
     check_transformer,
     embedding_vocabulary,
     tokenizers_of,
     tokenizers_to_write,
 )
+from keras_transformer.models import GenerativeModel, Seq2Seq
 from keras_transformer.text import (
     KerasHubTokenizer,
     MarianTokenizer,
@@ -48,7 +46,7 @@ Rows = list[list[int]]
 
 
 def export_ctranslate2(
-    model: ExportableModel,
+    model: GenerativeModel,
     filepath: str | os.PathLike,
     search: Search,
     *,
@@ -137,10 +135,10 @@ def export_ctranslate2(
     check_one_of(ACCEPTED_MODEL_TYPES, optional=True, quantization=quantization)
     transformer = check_transformer(model, "ctranslate2")
     tokenizer = tokenizers_of(model).source
-    check_not_quantized(as_keras_model(model))
+    check_not_quantized(model)
     texts = list(check_texts or sample_texts(model))
     rows = tokenizer.tokenize(texts, add_end=True).to_list()
-    if isinstance(transformer, EncoderDecoderTransformer):
+    if isinstance(transformer, Seq2Seq):
         rows = [row for row in rows if len(row) > 1]  # without empty texts
     if not rows:
         raise ValueError(
@@ -266,7 +264,7 @@ class _Generator(_Engine):
 
 
 def _load(model: Transformer, folder: pathlib.Path) -> _Engine:
-    kind = _Translator if isinstance(model, EncoderDecoderTransformer) else _Generator
+    kind = _Translator if isinstance(model, Seq2Seq) else _Generator
     return kind(model, folder)
 
 

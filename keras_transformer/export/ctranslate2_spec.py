@@ -11,9 +11,7 @@ from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec
 from ctranslate2.specs.common_spec import Activation, LayerNormSpec, LinearSpec
 from keras import ops
 
-from keras_transformer.export.protocols import (
-    DecoderOnlyTransformer,
-    EncoderDecoderTransformer,
+from keras_transformer.export.model_support import (
     Transformer,
     embedding_vocabulary,
     require_supported,
@@ -33,6 +31,7 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.activations import gelu_new
 from keras_transformer.layers.positions.scheme import position_pair
+from keras_transformer.models import CausalLM, Seq2Seq
 from keras_transformer.types import Tensor
 
 Spec: TypeAlias = (
@@ -62,7 +61,7 @@ def make_spec(model: Transformer) -> Spec:
     Raises `ValueError` if CTranslate2 does not support a part of the model.
     """
     _check_architecture(model)
-    if isinstance(model, EncoderDecoderTransformer):
+    if isinstance(model, Seq2Seq):
         spec = _encoder_decoder_spec(model)
     else:
         spec = _decoder_only_spec(model)
@@ -76,7 +75,7 @@ def make_spec(model: Transformer) -> Spec:
 
 
 def _encoder_decoder_spec(
-    model: EncoderDecoderTransformer,
+    model: Seq2Seq,
 ) -> transformer_spec.TransformerSpec:
     source, target = map(
         functools.partial(_architecture_options, model), position_pair(model.positions)
@@ -98,7 +97,7 @@ def _encoder_decoder_spec(
 
 
 def _decoder_only_spec(
-    model: DecoderOnlyTransformer,
+    model: CausalLM,
 ) -> transformer_spec.TransformerDecoderModelSpec:
     options = _architecture_options(model, model.positions)
     decoder = transformer_spec.TransformerDecoderSpec(
@@ -144,7 +143,7 @@ def _check_architecture(model: Transformer) -> None:
 
 def _check_positions(model: Transformer) -> None:
     schemes: tuple[type[PositionScheme], ...] = DECODER_SCHEMES_IN_ATTENTION
-    if isinstance(model, EncoderDecoderTransformer):
+    if isinstance(model, Seq2Seq):
         schemes = SCHEMES_IN_ATTENTION
         source, _ = position_pair(model.positions)
         if isinstance(source, RelativePositionBias):
@@ -163,7 +162,7 @@ def _check_positions(model: Transformer) -> None:
 
 def _residuals(model: Transformer) -> list[Residual]:
     blocks = [*model.decoder.blocks]
-    if isinstance(model, EncoderDecoderTransformer):
+    if isinstance(model, Seq2Seq):
         blocks += model.encoder.blocks
     return [block.feed_forward_residual for block in blocks]
 
@@ -195,9 +194,7 @@ def _architecture_options(
     return options
 
 
-def _set_encoder(
-    spec: transformer_spec.TransformerEncoderSpec, model: EncoderDecoderTransformer
-) -> None:
+def _set_encoder(spec: transformer_spec.TransformerEncoderSpec, model: Seq2Seq) -> None:
     spec.embeddings[0].weight = _array(model.source_embedding.embeddings)
     spec.scale_embeddings = model.scale_embeddings
     if model.source_encoding is not None:

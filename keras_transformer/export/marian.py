@@ -14,15 +14,13 @@ from keras_transformer.export.marian_format import (
     WEIGHTS_FILE,
     mapped_weights,
 )
-from keras_transformer.export.protocols import (
-    EncoderDecoderTransformer,
-    ExportableModel,
-    as_keras_model,
+from keras_transformer.export.model_support import (
     check_encoder_decoder,
     require_supported,
     tokenizers_of,
 )
 from keras_transformer.layers import PositionalEncoding
+from keras_transformer.models import GenerativeModel, Seq2Seq
 from keras_transformer.text import MarianTokenizer
 from keras_transformer.types import Config
 from keras_transformer_runtime.files import new_folder, write_json
@@ -31,7 +29,7 @@ from keras_transformer_runtime.files import new_folder, write_json
 DEFAULT_MAX_LENGTH = 512
 
 
-def export_marian(model: ExportableModel, filepath: str | os.PathLike) -> None:
+def export_marian(model: GenerativeModel, filepath: str | os.PathLike) -> None:
     """Writes a model as a Marian folder of Hugging Face.
 
     `transformers.MarianMTModel.from_pretrained` and `MarianTokenizer.from_pretrained`
@@ -63,7 +61,7 @@ def export_marian(model: ExportableModel, filepath: str | os.PathLike) -> None:
     ```
     """
     transformer = check_encoder_decoder(model, "marian")
-    check_not_quantized(as_keras_model(model))
+    check_not_quantized(model)
     tokenizers = _marian_tokenizers(model)
     config = marian_config(transformer)
     check_weights(model)
@@ -74,7 +72,7 @@ def export_marian(model: ExportableModel, filepath: str | os.PathLike) -> None:
         _write_weights(folder / WEIGHTS_FILE, transformer)
 
 
-def _marian_tokenizers(model: ExportableModel) -> dict[str, MarianTokenizer]:
+def _marian_tokenizers(model: GenerativeModel) -> dict[str, MarianTokenizer]:
     """Returns the tokenizers of `"source"` and `"target"`."""
     tokenizers = {}
     for side, tokenizer in tokenizers_of(model)._asdict().items():
@@ -88,7 +86,7 @@ def _marian_tokenizers(model: ExportableModel) -> dict[str, MarianTokenizer]:
     return tokenizers
 
 
-def marian_config(model: EncoderDecoderTransformer) -> Config:
+def marian_config(model: Seq2Seq) -> Config:
     """Returns the settings of Marian's `config.json`.
 
     Raises `ValueError` if Marian does not support a part of the model.
@@ -123,7 +121,7 @@ def marian_config(model: EncoderDecoderTransformer) -> Config:
     }
 
 
-def _check_architecture(model: EncoderDecoderTransformer) -> None:
+def _check_architecture(model: Seq2Seq) -> None:
     """Raises `ValueError` if Marian does not support the architecture of a model."""
     block = model.encoder.blocks[0]
     attention, feed_forward = block.self_attention, block.feed_forward
@@ -156,7 +154,7 @@ def _check_architecture(model: EncoderDecoderTransformer) -> None:
         require(size == width, name, size, "`hidden_dim / num_heads`")
 
 
-def _has_marian_positions(model: EncoderDecoderTransformer) -> bool:
+def _has_marian_positions(model: Seq2Seq) -> bool:
     """Returns whether all sines come before all cosines, at the usual wavelengths."""
     positions, expected = model.positions, PositionalEncoding(interleaved=False)
     return type(positions) is PositionalEncoding and (
@@ -204,7 +202,7 @@ def _write_settings(folder: pathlib.Path, config: Config) -> None:
     write_json(folder / "config.json", {**architecture, **config})
 
 
-def _write_weights(file: pathlib.Path, model: EncoderDecoderTransformer) -> None:
+def _write_weights(file: pathlib.Path, model: Seq2Seq) -> None:
     from safetensors.numpy import save_file
 
     tensors = {weight.names[0]: weight.tensor() for weight in mapped_weights(model)}

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.export.protocols import EncoderDecoderTransformer
 from keras_transformer.layers import DecoderBlock, EncoderBlock, MultiHeadAttention
+from keras_transformer.models import Seq2Seq
 from keras_transformer.types import Config
 
 WEIGHTS_FILE = "model.safetensors"
@@ -79,7 +79,7 @@ class MappedWeight(NamedTuple):
         return np.ascontiguousarray(values.reshape(self.shape))
 
 
-def mapped_weights(model: EncoderDecoderTransformer) -> Iterator[MappedWeight]:
+def mapped_weights(model: Seq2Seq) -> Iterator[MappedWeight]:
     """Maps the weights of a model to the tensors of a Marian checkpoint."""
     yield from _embeddings(model)
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
@@ -88,7 +88,7 @@ def mapped_weights(model: EncoderDecoderTransformer) -> Iterator[MappedWeight]:
         yield from _norm(f"model.{side}.layer_norm", stack.norm)
 
 
-def _embeddings(model: EncoderDecoderTransformer) -> Iterator[MappedWeight]:
+def _embeddings(model: Seq2Seq) -> Iterator[MappedWeight]:
     target = model.target_embedding.embeddings
     if model.tie_embeddings == "all":
         names = (SHARED, TARGET, SOURCE, OUTPUT)

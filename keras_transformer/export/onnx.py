@@ -22,17 +22,16 @@ from keras_transformer.export.checking import (
     checked_length,
     sample_texts,
 )
-from keras_transformer.export.onnx_graphs import Graph, graphs_of
-from keras_transformer.export.protocols import (
-    DecoderOnlyTransformer,
-    ExportableModel,
+from keras_transformer.export.model_support import (
     Transformer,
     check_transformer,
     require_supported,
     tokenizers_of,
     tokenizers_to_write,
 )
+from keras_transformer.export.onnx_graphs import Graph, graphs_of
 from keras_transformer.export.tensorflow_process import write_with_tensorflow
+from keras_transformer.models import CausalLM, GenerativeModel
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
 from keras_transformer.types import Config
 from keras_transformer_runtime.files import new_folder
@@ -56,7 +55,7 @@ Rows: TypeAlias = list[list[int]]
 
 
 def export_onnx(
-    model: ExportableModel,
+    model: GenerativeModel,
     filepath: str | os.PathLike,
     search: Search,
     *,
@@ -186,7 +185,7 @@ def _write_graph(graph: Graph, file: pathlib.Path) -> None:
 
 def _config(model: Transformer) -> Config:
     attention = model.decoder.blocks[0].self_attention
-    if isinstance(model, DecoderOnlyTransformer):
+    if isinstance(model, CausalLM):
         settings: Config = {
             "vocabulary_size": model.target_vocabulary_size,
             "max_length": model.max_target_length,

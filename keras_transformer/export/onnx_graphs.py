@@ -6,12 +6,9 @@ from typing import NamedTuple, TypeAlias, final
 import keras
 from keras import ops
 
-from keras_transformer.export.protocols import (
-    DecoderOnlyTransformer,
-    EncoderDecoderTransformer,
-    Transformer,
-)
+from keras_transformer.export.model_support import Transformer
 from keras_transformer.layers import KeyValues, MultiHeadAttention, padding_mask
+from keras_transformer.models import CausalLM, Seq2Seq
 from keras_transformer.types import Size, Tensor
 
 # Tensors or their specifications by the names of the inputs and outputs of a graph.
@@ -29,7 +26,7 @@ class Graph(NamedTuple):
 def graphs_of(model: Transformer) -> dict[str, Graph]:
     """Returns the graphs of a model by the names of their files."""
     past = _cache_specs(model, "past_")
-    if isinstance(model, DecoderOnlyTransformer):
+    if isinstance(model, CausalLM):
         rows = keras.InputSpec("int32", (None, None))
         mask = keras.InputSpec("bool", (None, None))
         inputs = {"token_ids": rows, "attention_mask": mask, **past}
@@ -47,7 +44,7 @@ def graphs_of(model: Transformer) -> dict[str, Graph]:
 class _Encoder(keras.Model):
     """Computes the keys and values of the sources for all blocks of the decoder."""
 
-    def __init__(self, model: EncoderDecoderTransformer):
+    def __init__(self, model: Seq2Seq):
         super().__init__(name="encoder")
         self.model = model
 
@@ -64,7 +61,7 @@ class _Encoder(keras.Model):
 class _DecoderStep(keras.Model):
     """Computes the logits of the next tokens of one beam."""
 
-    def __init__(self, model: EncoderDecoderTransformer):
+    def __init__(self, model: Seq2Seq):
         super().__init__(name="decoder_step")
         self.model = model
 
@@ -97,7 +94,7 @@ class _Decoder(keras.Model):
     The mask determines the positions.
     """
 
-    def __init__(self, model: DecoderOnlyTransformer):
+    def __init__(self, model: CausalLM):
         super().__init__(name="decoder")
         self.model = model
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import keras
 
-from keras_transformer.export.protocols import ExportableModel
+from keras_transformer.models import GenerativeModel
 
 # A child process that takes longer is stuck.
 TIMEOUT_SECONDS = 3600.0
@@ -89,7 +89,7 @@ def run_python(code: str, standard_input: object) -> str:
 
 def write_with_tensorflow(
     write: Callable[..., None],
-    model: ExportableModel,
+    model: GenerativeModel,
     folder: pathlib.Path,
     **settings: object,
 ) -> None:

@@ -68,7 +68,7 @@ class CompiledSearch(NamedTuple):
     """
 
     first_part: Callable[..., tuple[SearchResult, Tensor, SearchInputs, SearchState]]
-    last_part: Callable[..., SearchResult]
+    last_part: Callable[[SearchInputs, SearchState], SearchResult]
     with_phrases: Callable[..., SearchResult]
 
 
@@ -260,8 +260,8 @@ class Generator:
             if any(chosen):
                 found = compiled.with_phrases(sources, **tensors)
             else:
-                found, ended, *now = compiled.first_part(sources, **tensors)
-                found = found if ended else compiled.last_part(*now)
+                found, ended, inputs, now = compiled.first_part(sources, **tensors)
+                found = found if ended else compiled.last_part(inputs, now)
             arrays = map(ops.convert_to_numpy, found)
             results.append(SearchResult(*(array[: len(numbers)] for array in arrays)))
         return _concatenate(results, np.argsort(order), pad)
@@ -289,8 +289,11 @@ class Generator:
         def with_phrases(sources: Tensor, **named: Any) -> SearchResult:
             return search_batch(model, sources, request, **named)
 
-        functions = first, last, with_phrases
-        compiled = CompiledSearch(*(compile_function(f, model) for f in functions))
+        compiled = CompiledSearch(
+            compile_function(first, model),
+            compile_function(last, model),
+            compile_function(with_phrases, model),
+        )
         self._compiled[request] = compiled
         return compiled
 

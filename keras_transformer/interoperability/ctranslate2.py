@@ -2,7 +2,7 @@
 
 import os
 
-from keras_transformer.export.protocols import Tokenizers
+from keras_transformer.export.model_support import Tokenizers
 from keras_transformer.interoperability.ctranslate2_architecture import (
     BIAS,
     OUTPUT,

@@ -4,7 +4,7 @@ import contextlib
 import pathlib
 from typing import NamedTuple
 
-from keras_transformer.export.protocols import Tokenizers
+from keras_transformer.export.model_support import Tokenizers
 from keras_transformer.interoperability.ctranslate2_architecture import (
     OUTPUT,
     SOURCE,

@@ -5,7 +5,7 @@ import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from keras_transformer.export.protocols import UNUSED_TOKEN
+from keras_transformer.export.model_support import UNUSED_TOKEN
 from keras_transformer.types import Config
 from keras_transformer_runtime import hub
 from keras_transformer_runtime.files import checked_file, read_json

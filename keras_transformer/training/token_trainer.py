@@ -46,7 +46,7 @@ from keras_transformer.training.non_finite_loss import NonFiniteWarning
 from keras_transformer.training.r_drop import r_drop_loss
 from keras_transformer.training.skip_non_finite import SkipNonFinite
 from keras_transformer.training.token_checks import TokenChecks, Vocabularies
-from keras_transformer.types import Config, Tensor, TokenIds
+from keras_transformer.types import Config, Logs, Tensor, TokenIds
 from keras_transformer_runtime.arguments import check_ints, check_numbers
 
 _SIGNATURES = {
@@ -159,7 +159,7 @@ class TokenTrainer(keras.Model):
 
     @functools.wraps(keras.Model.fit, assigned=())
     def fit(
-        self, *args: Any, class_weight: Any = None, **kwargs: Any
+        self, *args: Any, class_weight: object = None, **kwargs: Any
     ) -> keras.callbacks.History:
         """Trains the model, as `keras.Model.fit` does, without `class_weight`.
 
@@ -200,7 +200,7 @@ class TokenTrainer(keras.Model):
         with explained_errors(self._check_ids(arguments)), within_fit(callbacks):
             return super().fit(**arguments)
 
-    def _check_ids(self, arguments: dict[str, Any]) -> TokenChecks:
+    def _check_ids(self, arguments: Config) -> TokenChecks:
         """Checks arrays, and replaces other data by data whose batches are checked."""
         target = self.target_vocabulary_size
         sizes = {
@@ -225,7 +225,7 @@ class TokenTrainer(keras.Model):
             arguments["validation_data"] = checks.applied_to(data, "validation_data")
         return checks
 
-    def keep_length_ratio(self, data: Any) -> None:
+    def keep_length_ratio(self, data: object) -> None:
         """Makes room in outputs for targets as long as those of the data.
 
         Args:
@@ -301,7 +301,7 @@ class TokenTrainer(keras.Model):
             return super().predict(**arguments)
 
     @functools.wraps(keras.Model.predict_on_batch, assigned=())
-    def predict_on_batch(self, x: Any) -> Any:
+    def predict_on_batch(self, x: object) -> Any:
         """Computes the outputs of one batch, as `keras.Model.predict_on_batch` does.
 
         Args:
@@ -320,9 +320,9 @@ class TokenTrainer(keras.Model):
     @functools.wraps(keras.Model.test_on_batch, assigned=())
     def test_on_batch(
         self,
-        x: Any,
-        y: Any = None,
-        sample_weight: Any = None,
+        x: object,
+        y: object = None,
+        sample_weight: object = None,
         return_dict: bool = False,
     ) -> Any:
         """Computes the loss and the metrics of one batch.
@@ -348,10 +348,10 @@ class TokenTrainer(keras.Model):
     @functools.wraps(keras.Model.train_on_batch, assigned=())
     def train_on_batch(
         self,
-        x: Any,
-        y: Any = None,
-        sample_weight: Any = None,
-        class_weight: Any = None,
+        x: object,
+        y: object = None,
+        sample_weight: object = None,
+        class_weight: object = None,
         return_dict: bool = False,
     ) -> Any:
         """Trains the model on one batch, as `keras.Model.train_on_batch` does.
@@ -399,10 +399,10 @@ class TokenTrainer(keras.Model):
 
     def compute_loss(
         self,
-        x: Any = None,
+        x: object = None,
         y: Any = None,
         y_pred: Any = None,
-        sample_weight: Any = None,
+        sample_weight: Tensor | None = None,
         training: bool = True,
     ) -> Tensor:
         replicas = count_replicas()
@@ -432,7 +432,7 @@ class TokenTrainer(keras.Model):
             loss = loss + divergence * share_of_replica(tokens)
         return mean_loss_for_logs(loss)
 
-    def get_metrics_result(self) -> Any:
+    def get_metrics_result(self) -> Logs:
         if count_replicas() == 1 or is_alone():
             return super().get_metrics_result()
         # Each replica has sums over its own rows.
@@ -448,7 +448,7 @@ class TokenTrainer(keras.Model):
             return train_in_micro_batches(self, *args)
         return super().train_step(*args)
 
-    def _can_add_rows(self, data: Any) -> bool:
+    def _can_add_rows(self, data: object) -> bool:
         """Returns whether rows of padding make the devices share the work equally."""
         rows = keras.tree.flatten(data)[0].shape[0]
         return self._ignores_padding and bool(rows_to_add(rows))
@@ -485,7 +485,7 @@ class TokenTrainer(keras.Model):
             self.optimizer.build(self.trainable_variables)
 
 
-def _bound(method: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+def _bound(method: str, *args: Any, **kwargs: Any) -> Config:
     """Returns the arguments of a method of `keras.Model` by name, without `self`."""
     arguments = _SIGNATURES[method].bind(*args, **kwargs).arguments
     others = arguments.pop("kwargs", {})

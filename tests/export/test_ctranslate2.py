@@ -23,7 +23,7 @@ from keras_transformer import (
     SuppressTokens,
 )
 from keras_transformer.export import ctranslate2 as exporting
-from keras_transformer.export.protocols import embedding_vocabulary
+from keras_transformer.export.model_support import embedding_vocabulary
 from keras_transformer.layers import AlibiBias, LocalWindow
 from keras_transformer.text import SentencePieceTokenizer, WordTokenizer
 

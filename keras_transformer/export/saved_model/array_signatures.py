@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_transformer.decoding import SearchResult
-from keras_transformer.export.protocols import ExportableModel, array_input
+from keras_transformer.export.model_support import array_input
 from keras_transformer.export.saved_model.search_functions import (
     MAX_BATCH_BUCKET,
     Outputs,
@@ -18,6 +18,7 @@ from keras_transformer.export.saved_model.search_functions import (
     traced,
 )
 from keras_transformer.inference.request import Request
+from keras_transformer.models import GenerativeModel
 
 
 class ArraySignatures(SearchFunctions):
@@ -27,7 +28,7 @@ class ArraySignatures(SearchFunctions):
     """
 
     def __init__(
-        self, model: ExportableModel, request: Request, quantization: str | None = None
+        self, model: GenerativeModel, request: Request, quantization: str | None = None
     ):
         super().__init__(model, request, quantization)
         self._lengths = lambda source: tf.math.count_nonzero(

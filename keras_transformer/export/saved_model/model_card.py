@@ -12,11 +12,8 @@ from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
 
-from keras_transformer.export.protocols import (
-    EncoderDecoderTransformer,
-    ExportableModel,
-)
 from keras_transformer.layers.positions.scheme import position_pair
+from keras_transformer.models import GenerativeModel, Seq2Seq
 
 FILE = "README.md"
 # Sections that only the author of a model can write: Mitchell et al. (2019), section 4.
@@ -35,7 +32,7 @@ INTERNAL_SIGNATURE = "__saved_model_init_op"
 Facts = Mapping[str, object]
 
 
-def describe_model(model: ExportableModel) -> dict[str, object]:
+def describe_model(model: GenerativeModel) -> dict[str, object]:
     """Describes a model.
 
     Args:
@@ -52,7 +49,7 @@ def describe_model(model: ExportableModel) -> dict[str, object]:
     }
     if len(members) > 1:
         facts["models"] = len(members)
-    if isinstance(first, EncoderDecoderTransformer):
+    if isinstance(first, Seq2Seq):
         names = [
             *("num_layers", "num_decoder_layers", "hidden_dim", "intermediate_dim"),
             "num_heads",

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_transformer.backend.keras_internals import flatten_layers
-from keras_transformer.export.protocols import ExportableModel, as_keras_model
+from keras_transformer.models import GenerativeModel
 from keras_transformer.types import Tensor
 from keras_transformer_runtime.arguments import check_one_of
 
@@ -26,7 +26,7 @@ class _Matrix(NamedTuple):
     axes: tuple[int, ...]  # Axes along which numbers share a scale.
 
 
-def check_quantization(model: ExportableModel, quantization: str | None) -> None:
+def check_quantization(model: GenerativeModel, quantization: str | None) -> None:
     """Raises `ValueError` unless weights can be stored with a quantization."""
     remedy = "`None` stores the weights as they are."
     check_one_of(QUANTIZATIONS, True, remedy, quantization=quantization)
@@ -51,7 +51,7 @@ class StoredWeights(tf.Module):
     127. The largest number is 127 times the scale.
     """
 
-    def __init__(self, model: ExportableModel, quantization: str | None):
+    def __init__(self, model: GenerativeModel, quantization: str | None):
         super().__init__()
         matrices = _matrices(model) if quantization else []
         rounded = [matrix.variable for matrix in matrices]
@@ -99,7 +99,7 @@ def restore_numbers(numbers: Tensor, scales: Tensor | None = None) -> Tensor:
     return restored if scales is None else restored * ops.cast(scales, "float32")
 
 
-def rounded_model(model: ExportableModel, quantization: str) -> ExportableModel:
+def rounded_model(model: GenerativeModel, quantization: str) -> GenerativeModel:
     """Returns a copy of a model with the weights that a SavedModel stores."""
     copy = type(model).from_config(model.get_config())
     for weight, other in zip(model.weights, copy.weights, strict=True):
@@ -110,11 +110,11 @@ def rounded_model(model: ExportableModel, quantization: str) -> ExportableModel:
     return copy
 
 
-def _layers(model: ExportableModel) -> list[keras.layers.Layer]:
-    return flatten_layers(as_keras_model(model))
+def _layers(model: GenerativeModel) -> list[keras.layers.Layer]:
+    return flatten_layers(model)
 
 
-def _matrices(model: ExportableModel) -> list[_Matrix]:
+def _matrices(model: GenerativeModel) -> list[_Matrix]:
     """Returns the kernels of dense layers and the embeddings of a model, each once."""
     found = {}
     for layer in _layers(model):

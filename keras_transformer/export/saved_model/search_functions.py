@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import SearchResult
-from keras_transformer.export.protocols import ExportableModel
 from keras_transformer.export.saved_model.quantization import P, StoredWeights, T
 from keras_transformer.inference.alignment import BatchAlignment, align_batch
 from keras_transformer.inference.batch_search import search_batch
@@ -15,6 +14,7 @@ from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import token_log_probabilities
 from keras_transformer.inference.token_ids import length_buckets, power_of_two
+from keras_transformer.models import GenerativeModel
 from keras_transformer.text import Tokenizer
 
 DEFAULT_MAX_LENGTH = 512  # of models without a limit
@@ -51,7 +51,7 @@ class SearchFunctions(tf.Module):
 
     def __init__(
         self,
-        model: ExportableModel,
+        model: GenerativeModel,
         request: Request,
         quantization: str | None = None,
     ):
@@ -73,7 +73,7 @@ class SearchFunctions(tf.Module):
         self._max_steps = lambda lengths: model.max_steps(lengths, request.max_length)
         self._compile(model, request)
 
-    def _compile(self, model: ExportableModel, request: Request) -> None:
+    def _compile(self, model: GenerativeModel, request: Request) -> None:
         """Compiles the parts of the functions that compute with the model."""
 
         def inputs(sources: tf.Tensor, targets: tf.Tensor) -> SequenceInputs:

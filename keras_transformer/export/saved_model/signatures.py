@@ -5,7 +5,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_transformer.decoding import SearchResult
-from keras_transformer.export.protocols import ExportableModel, tokenizers_of
+from keras_transformer.export.model_support import tokenizers_of
 from keras_transformer.export.saved_model.search_functions import (
     DEFAULT_MAX_LENGTH,
     PIECE_LENGTH,
@@ -23,6 +23,7 @@ from keras_transformer.export.saved_model.search_functions import (
 )
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.token_ids import length_buckets
+from keras_transformer.models import GenerativeModel
 from keras_transformer.text.prompt_tokenizer import with_first_token
 
 # A text grows from call to call, so `continue` has fewer lengths than other functions.
@@ -51,7 +52,7 @@ class _BestHypotheses(NamedTuple):
     source_length: tf.Tensor
 
 
-def _is_streamed(model: ExportableModel, request: Request) -> bool:
+def _is_streamed(model: GenerativeModel, request: Request) -> bool:
     """Returns whether a model has the signature `continue`.
 
     Its pieces are those of one search if the choice of a token depends on nothing but
@@ -67,7 +68,7 @@ class Signatures(SearchFunctions):
 
     def __init__(
         self,
-        model: ExportableModel,
+        model: GenerativeModel,
         request: Request,
         quantization: str | None = None,
         constraints: bool = False,

@@ -17,11 +17,8 @@ from google.protobuf.message import Message
 from tensorflow.core.framework import tensor_pb2
 
 from keras_transformer.export.checking import sample_texts
-from keras_transformer.export.protocols import (
-    ExportableModel,
-    array_input,
-    tokenizers_of,
-)
+from keras_transformer.export.model_support import array_input, tokenizers_of
+from keras_transformer.models import GenerativeModel
 
 # Pairs of a number of texts and their length in tokens.
 WarmupShapes: TypeAlias = Sequence[tuple[int, int]]
@@ -105,7 +102,7 @@ def warmup_requests(filepath: str | os.PathLike) -> Iterator[WarmupRequest]:
 
 
 def write_warmup(
-    model: ExportableModel,
+    model: GenerativeModel,
     folder: pathlib.Path,
     shapes: WarmupShapes,
     signatures: Collection[str] = (),
@@ -143,7 +140,7 @@ def write_warmup(
 
 
 def _array_requests(
-    model: ExportableModel, shapes: WarmupShapes
+    model: GenerativeModel, shapes: WarmupShapes
 ) -> list[WarmupRequest]:
     """Returns requests of zeros; the lengths are those of axes of unknown size."""
     shape, dtype = array_input(model)

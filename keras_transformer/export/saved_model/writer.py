@@ -21,11 +21,7 @@ from keras_transformer.export.checking import (
     sample_arrays,
     sample_texts,
 )
-from keras_transformer.export.protocols import (
-    ExportableModel,
-    array_input,
-    tokenizers_of,
-)
+from keras_transformer.export.model_support import array_input, tokenizers_of
 from keras_transformer.export.saved_model.array_signatures import ArraySignatures
 from keras_transformer.export.saved_model.compact_graph import compact
 from keras_transformer.export.saved_model.model_card import (
@@ -49,6 +45,7 @@ from keras_transformer.export.saved_model.warmup import (
 from keras_transformer.export.tensorflow_process import write_with_tensorflow
 from keras_transformer.inference.request import Request, check_request
 from keras_transformer.inference.sources import source_rows
+from keras_transformer.models import GenerativeModel
 from keras_transformer_runtime.files import new_folder
 from keras_transformer_runtime.model_paths import is_version
 
@@ -78,7 +75,7 @@ print(serve(source=tf.zeros({shape}, "{dtype}")))
 
 
 def export_saved_model(
-    model: ExportableModel,
+    model: GenerativeModel,
     filepath: str | os.PathLike,
     search: Search,
     *,
@@ -164,7 +161,7 @@ def export_saved_model(
 
     Args:
         model: a model with tokenizers, such as a `Seq2Seq` or an `Ensemble`, or any
-            other model that follows the protocol `ExportableModel`. The input of a
+            other model that follows the protocol `GenerativeModel`. The input of a
             `source_embedding` must have a known shape and dtype, as that of a
             functional or sequential model has.
         filepath: folder to write, such as `saved_models/en-de/1`. It must not exist or
@@ -251,7 +248,7 @@ def export_saved_model(
 
 
 def _sources_of_check(
-    model: ExportableModel,
+    model: GenerativeModel,
     check_texts: Sequence[str] | None,
     check_sources: Sequence[ArrayLike] | np.ndarray | None,
 ) -> Sources:
@@ -263,7 +260,7 @@ def _sources_of_check(
 
 
 def _write(
-    model: ExportableModel,
+    model: GenerativeModel,
     folder: pathlib.Path,
     request: Request,
     quantization: str | None,
@@ -288,7 +285,7 @@ def _check_constraints(request: Request, is_array: bool) -> None:
 
 
 def _check(
-    model: ExportableModel,
+    model: GenerativeModel,
     folder: pathlib.Path,
     request: Request,
     quantization: str | None,
@@ -318,7 +315,7 @@ def _describe_weights(
     )
 
 
-def _default_length(model: ExportableModel) -> str:
+def _default_length(model: GenerativeModel) -> str:
     """Describes the maximum output length if none is given."""
     is_translation = getattr(model, "forces_end_token", True)
     least = "50 more than the source" if is_translation else "256"
@@ -327,7 +324,7 @@ def _default_length(model: ExportableModel) -> str:
     return least + more
 
 
-def _limits(model: ExportableModel) -> dict[str, int]:
+def _limits(model: GenerativeModel) -> dict[str, int]:
     """Returns the limits of the signatures, which are finite."""
     return {
         "max_source_length": model.max_source_length or DEFAULT_MAX_LENGTH,
@@ -335,7 +332,7 @@ def _limits(model: ExportableModel) -> dict[str, int]:
     }
 
 
-def _usage(model: ExportableModel, folder: pathlib.Path, text: str | np.ndarray) -> str:
+def _usage(model: GenerativeModel, folder: pathlib.Path, text: str | np.ndarray) -> str:
     name = _model_name(folder)
     path = f"{name}/{folder.name}" if is_version(folder.name) else folder.name
     if not isinstance(text, str):
