@@ -22,8 +22,8 @@ ORDER = (
     {"runtime.command"},
     {"runtime.commands"},
     {"interoperability", "recipe", "serving"},
-    {"models"},
     {"export"},
+    {"models"},
     {"inference"},
     {"dataset"},
     {"training"},
@@ -35,6 +35,8 @@ ORDER = (
     {"runtime.bleu", "runtime.hub", "runtime.model_paths"},
     {"runtime.arguments", "runtime.files", "runtime.packages", "runtime.presets"},
 )
+# The method `export` of a model calls the writers, which know the classes of models.
+UPWARDS = {("keras_transformer/models/generative_model.py", "export")}
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 
 # Packages that a part imports at module level, the standard library apart.
@@ -132,6 +134,7 @@ def test_imports_run_one_way():
         part = part_of(path)
         found = {*imported_parts(ast.walk(parsed(path)))} - {part}
         upwards = {other for other in found if RANK[other] <= RANK[part]}
+        upwards -= {other for module, other in UPWARDS if module == relative(path)}
         assert not upwards, f"{relative(path)} must not import {upwards}"
 
 

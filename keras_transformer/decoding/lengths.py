@@ -106,7 +106,7 @@ def warn_of_truncation(count: int, total: int, remedy: str | None = None) -> Non
         warnings.warn(
             f"{count:,} of {total:,} outputs have reached the maximum length. They may "
             f"lack their ends. {remedy}",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

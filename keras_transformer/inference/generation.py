@@ -129,23 +129,19 @@ class Generator:
         if gives_texts:
             result = self._empty_outputs(result, entries, rows)
         check_probabilities(np.asarray(result.scores))
-        one = request.search.num_hypotheses == 1
-        outputs: list[Any] = [result]
         texts = None
         if gives_texts:
             texts = self._detokenize(result, rows if include_source else None)
-            if distinct_texts:
-                result, texts = _distinct_results(
-                    result, texts, self._model.pad_token_id
-                )
-            outputs = [_squeeze(texts, one)]
-            if return_scores:
-                outputs.append(result.scores[:, 0] if one else result.scores)
-            if return_truncated:
-                outputs.append(result.truncated[:, 0] if one else result.truncated)
-            elif request.max_length is None and self._model.forces_end_token:
-                count = int(np.asarray(result.truncated)[:, 0].sum())
-                warn_of_truncation(count, len(texts))
+        if texts is not None and distinct_texts:
+            result, texts = _distinct_results(result, texts, self._model.pad_token_id)
+        one = request.search.num_hypotheses == 1
+        outputs: list[Any] = [result if texts is None else _squeeze(texts, one)]
+        if texts is not None and return_scores:
+            outputs.append(result.scores[:, 0] if one else result.scores)
+        if texts is not None and return_truncated:
+            outputs.append(result.truncated[:, 0] if one else result.truncated)
+        elif texts is not None and request.max_length is None:
+            self._warn_of_truncation(result)
         if return_alignments:
             alignments = self._align(rows, result, batch_size)
             if texts is not None:  # Fewer, if the texts are distinct.
@@ -155,6 +151,11 @@ class Generator:
         if single:
             outputs = [output[0] for output in outputs]
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    def _warn_of_truncation(self, result: SearchResult) -> None:
+        if self._model.forces_end_token:
+            best = np.asarray(result.truncated)[:, 0]
+            warn_of_truncation(int(best.sum()), len(best))
 
     def _entries(self, inputs: Sequences) -> tuple[Any, bool]:
         """Returns the inputs as a list, and whether their outputs are texts."""

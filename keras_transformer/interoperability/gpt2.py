@@ -277,9 +277,9 @@ def _assign(model: CausalLM, config: Config, tensors: Tensors) -> None:
                 f"'lm_head.weight' in {tensors.path.name} must equal 'wte.weight', as "
                 "`tie_word_embeddings` in config.json ties them; their values differ."
             )
-    rows = padded_rows(embeddings, model.vocabulary_size)
+    rows = padded_rows(embeddings, model.target_vocabulary_size)
     model.target_embedding.embeddings.assign(rows)
-    bias = np.zeros(model.vocabulary_size, "float32")
+    bias = np.zeros(model.target_vocabulary_size, "float32")
     bias[size:] = NO_LOGIT
     assert model.tied_output_bias is not None  # `output_bias` is `True`
     model.tied_output_bias.assign(bias)

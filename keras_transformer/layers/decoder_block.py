@@ -191,11 +191,10 @@ class DecoderBlock(Block):
         results = {"self_attention": attended}
         x = self.self_attention_residual(x, attended.output, training=training)
         if self.cross_attention is not None:
-            query = self.cross_attention_residual.prepare(x)
             padding = attention_mask_from_padding(encoder_padding_mask)
-            outputs = self.cross_attention(
-                query,
-                query if encoder_sequence is None else encoder_sequence,
+            attended = self._attend_to_source(
+                x,
+                encoder_sequence,
                 query_mask=mask,
                 attention_mask=merge_masks(encoder_attention_mask, padding),
                 cache=cross_attention_cache,
@@ -203,10 +202,28 @@ class DecoderBlock(Block):
                 training=training,
                 return_attention_scores=return_attention_scores,
             )
-            attended = Attended.of(outputs, return_attention_scores, has_cache)
             results["cross_attention"] = attended
             x = self.cross_attention_residual(x, attended.output, training=training)
         return _outputs(self._feed(x, training), results, return_attention_scores)
+
+    def _attend_to_source(
+        self,
+        x: Tensor,
+        encoder_sequence: Tensor | None,
+        cache: Cache | None,
+        return_attention_scores: bool,
+        **options: Any,
+    ) -> Attended:
+        assert self.cross_attention is not None
+        query = self.cross_attention_residual.prepare(x)
+        outputs = self.cross_attention(
+            query,
+            query if encoder_sequence is None else encoder_sequence,
+            cache=cache,
+            return_attention_scores=return_attention_scores,
+            **options,
+        )
+        return Attended.of(outputs, return_attention_scores, cache is not None)
 
     def compute_output_shape(
         self,

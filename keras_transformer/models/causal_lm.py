@@ -38,9 +38,7 @@ from keras_transformer.models.transformer_model import OutputState, TransformerM
 from keras_transformer.models.vocabularies import (
     check_length_ratio,
     check_limit,
-    check_tying,
     find_sizes,
-    find_special_ids,
 )
 from keras_transformer.types import (
     Config,
@@ -273,9 +271,6 @@ class CausalLM(TransformerModel):
     ):
         super().__init__(**kwargs)
         check_ints(1, num_layers=num_layers, hidden_dim=hidden_dim)
-        check_ints(
-            1, optional=True, vocabulary_size=vocabulary_size, max_length=max_length
-        )
         self.num_layers = num_layers
         self.hidden_dim = hidden_dim
         positions = positions or PositionalEncoding()
@@ -286,11 +281,7 @@ class CausalLM(TransformerModel):
         self.tokenizer = self.source_tokenizer = self.target_tokenizer = tokenizer
         self.add_start_token = add_start_token
         sizes = find_sizes(tokenizer, tokenizer, vocabulary_size, None, None)
-        self.vocabulary_size = sizes.target
-        self.source_vocabulary_size = self.target_vocabulary_size = sizes.target
-        given = pad_token_id, start_token_id, end_token_id
-        special_ids = find_special_ids(tokenizer, tokenizer, given, *sizes[1:])
-        self.pad_token_id, self.start_token_id, self.end_token_id = special_ids
+        self._set_vocabularies(sizes, pad_token_id, start_token_id, end_token_id)
         if self.start_token_id == self.pad_token_id:
             raise ValueError(
                 "`start_token_id` must not be `pad_token_id`, since an empty prompt is "
@@ -301,10 +292,9 @@ class CausalLM(TransformerModel):
             from keras_transformer.text import PromptTokenizer
 
             self.source_tokenizer = PromptTokenizer(tokenizer, add_start_token)
-        self.tie_embeddings = check_tying("all" if tie_embeddings else "none", True)
+        self._set_tying("all" if tie_embeddings else "none", output_bias)
         self.scale_embeddings = scale_embeddings
         self.normalize_embeddings = normalize_embeddings
-        self.output_bias = not tie_embeddings if output_bias is None else output_bias
         decoder = DecoderStack(
             num_layers,
             intermediate_dim=intermediate_dim,
@@ -328,7 +318,9 @@ class CausalLM(TransformerModel):
         self._cache_compiled_functions()
 
     def _build_layers(self, decoder: DecoderStack) -> None:
-        self.target_embedding = self._make_embedding("token", self.vocabulary_size)
+        self.target_embedding = self._make_embedding(
+            "token", self.target_vocabulary_size
+        )
         self.target_encoding = self._make_encoding(self.positions)
         self.target_norm = self._make_embedding_norm()
         self.embedding_dropout = self._make_dropout()

@@ -31,9 +31,7 @@ from keras_transformer.models.vocabularies import (
     check_array_sources,
     check_length_ratio,
     check_limit,
-    check_tying,
     find_sizes,
-    find_special_ids,
     find_target_size,
 )
 from keras_transformer.types import (
@@ -282,16 +280,7 @@ class Seq2Seq(TransformerModel):
     ):
         super().__init__(**kwargs)
         check_ints(1, num_layers=num_layers, hidden_dim=hidden_dim)
-        check_ints(
-            1,
-            optional=True,
-            num_decoder_layers=num_decoder_layers,
-            vocabulary_size=vocabulary_size,
-            source_vocabulary_size=source_vocabulary_size,
-            target_vocabulary_size=target_vocabulary_size,
-            max_source_length=max_source_length,
-            max_target_length=max_target_length,
-        )
+        check_ints(1, optional=True, num_decoder_layers=num_decoder_layers)
         self.num_layers = num_layers
         self.num_decoder_layers = num_decoder_layers or num_layers
         self.hidden_dim = hidden_dim
@@ -303,14 +292,9 @@ class Seq2Seq(TransformerModel):
         source_positions, target_positions = position_pair(positions)
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
-        tokenizers = source_tokenizer, self.target_tokenizer
+        given = vocabulary_size, source_vocabulary_size, target_vocabulary_size
         if source_embedding is None:
-            sizes = find_sizes(
-                *tokenizers,
-                vocabulary_size,
-                source_vocabulary_size,
-                target_vocabulary_size,
-            )
+            sizes = find_sizes(source_tokenizer, self.target_tokenizer, *given)
             self.max_source_length = check_limit(
                 max_source_length, source_positions, "max_source_length"
             )
@@ -330,17 +314,10 @@ class Seq2Seq(TransformerModel):
             max_target_length, target_positions, "max_target_length"
         )
         self.output_length_ratio = check_length_ratio(output_length_ratio)
-        self.vocabulary_size = sizes.shared
-        self.source_vocabulary_size = sizes.source
-        self.target_vocabulary_size = sizes.target
-        given = pad_token_id, start_token_id, end_token_id
-        special_ids = find_special_ids(*tokenizers, given, sizes.source, sizes.target)
-        self.pad_token_id, self.start_token_id, self.end_token_id = special_ids
-        self.tie_embeddings = check_tying(tie_embeddings, self.vocabulary_size)
+        self._set_vocabularies(sizes, pad_token_id, start_token_id, end_token_id)
+        self._set_tying(tie_embeddings, output_bias)
         self.scale_embeddings = scale_embeddings
         self.normalize_embeddings = normalize_embeddings
-        untied = self.tie_embeddings == "none"
-        self.output_bias = untied if output_bias is None else output_bias
         blocks: Options = {
             "intermediate_dim": intermediate_dim,
             "num_heads": num_heads,

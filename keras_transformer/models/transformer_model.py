@@ -15,6 +15,11 @@ from keras_transformer.layers.residual import make_normalization
 from keras_transformer.models.beam_history import kinds_of_state
 from keras_transformer.models.file_checks import check_fits_memory
 from keras_transformer.models.generative_model import GenerativeModel
+from keras_transformer.models.vocabularies import (
+    VocabularySizes,
+    check_tying,
+    find_special_ids,
+)
 from keras_transformer.training.token_trainer import TokenTrainer
 from keras_transformer.types import Config, Options, Tensor, TokenIds
 
@@ -38,6 +43,7 @@ class TransformerModel(GenerativeModel, TokenTrainer):
 
     Attributes:
         hidden_dim: int, width of the model.
+        vocabulary_size: int, size of one vocabulary for both sides; `None` for two.
         decoder: the decoder. The arguments of its blocks are attributes of the model
             as well.
         dropout: float, dropout rate.
@@ -55,6 +61,7 @@ class TransformerModel(GenerativeModel, TokenTrainer):
     """
 
     hidden_dim: int
+    vocabulary_size: int | None
     decoder: DecoderStack
     positions: Any  # a scheme or a pair of them, which Keras does not track
     tie_embeddings: str
@@ -78,6 +85,31 @@ class TransformerModel(GenerativeModel, TokenTrainer):
     attention_options: Options
     feed_forward_options: Options
     residual_options: Options
+
+    def _set_vocabularies(
+        self,
+        sizes: VocabularySizes,
+        pad_token_id: int,
+        start_token_id: int,
+        end_token_id: int,
+    ) -> None:
+        """Sets sizes and special ids, which are those of the tokenizers, if any."""
+        self.vocabulary_size = sizes.shared
+        self.source_vocabulary_size = sizes.source
+        self.target_vocabulary_size = sizes.target
+        ids = find_special_ids(
+            self.source_tokenizer,
+            self.target_tokenizer,
+            (pad_token_id, start_token_id, end_token_id),
+            sizes.source,
+            sizes.target,
+        )
+        self.pad_token_id, self.start_token_id, self.end_token_id = ids
+
+    def _set_tying(self, tie_embeddings: str | None, output_bias: bool | None) -> None:
+        self.tie_embeddings = check_tying(tie_embeddings, self.vocabulary_size)
+        is_untied = self.tie_embeddings == "none"
+        self.output_bias = is_untied if output_bias is None else output_bias
 
     def _keep_block_arguments(self, decoder: DecoderStack) -> None:
         """Sets the arguments of the blocks as attributes of the model."""

@@ -1,13 +1,12 @@
 """Vocabularies and lengths of a model: sizes, special ids, tied embeddings, limits."""
 
-import math
-from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 
 from keras_transformer.inference.source_arrays import spec_of_layer
 from keras_transformer.layers import PositionScheme
+from keras_transformer_runtime.arguments import check_ints, check_numbers
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
@@ -57,6 +56,13 @@ def find_sizes(
         ValueError: if neither one nor two sizes are given, there is only a target
             tokenizer, or a tokenizer has more tokens or is not one of this library.
     """
+    check_ints(
+        1,
+        optional=True,
+        vocabulary_size=shared,
+        source_vocabulary_size=source,
+        target_vocabulary_size=target,
+    )
     if source_tokenizer is None and target_tokenizer is not None:
         raise ValueError(
             "`source_tokenizer` must be given with `target_tokenizer`; received "
@@ -265,11 +271,7 @@ def check_length_ratio(ratio: float) -> float:
     Raises:
         ValueError: if it is less or not finite.
     """
-    if not (isinstance(ratio, Real) and 1 <= float(ratio) < math.inf):
-        raise ValueError(
-            "`output_length_ratio` must be a finite number of at least 1; received "
-            f"`output_length_ratio={ratio!r}`."
-        )
+    check_numbers(1, output_length_ratio=ratio)
     return float(ratio)
 
 
@@ -289,6 +291,7 @@ def check_limit(
     Raises:
         ValueError: if the argument is greater than the limit of the positions.
     """
+    check_ints(1, True, "", **{name: limit})
     longest_position = None if positions is None else positions.max_length
     if longest_position is not None and (limit or 0) > longest_position:
         raise ValueError(

@@ -59,6 +59,7 @@ class TranslationQuality(keras.callbacks.Callback):
             `"ja-mecab"` for Japanese; see `evaluation.bleu`.
         metrics: list of str, names of `evaluation.METRICS`: `"bleu"`, `"chrf"`,
             `"exact_match"`, `"token_error_rate"`, `"character_error_rate"`.
+        **others: none. An option of a search is refused with the right call.
 
     Raises:
         ValueError: if an argument has an invalid value; from `fit`, if the model has no

@@ -160,7 +160,7 @@ def test_overrides_that_are_refused(folder):
         with pytest.raises(ValueError, match=message):
             Seq2Seq.from_preset(folder, **changes)
     for load_weights in (True, False):
-        with pytest.raises(ValueError, match="'num_layer'"):
+        with pytest.raises(ValueError, match="no argument `num_layer`"):
             Seq2Seq.from_preset(folder, load_weights=load_weights, num_layer=2)
 
 

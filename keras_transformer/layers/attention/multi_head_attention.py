@@ -321,16 +321,10 @@ class MultiHeadAttention(QuantizedLayers):
             "use_causal_mask": use_causal_mask,
         }
         if len(query.shape) > 3:
-            check_three_axes(
-                query.shape,
-                cache=cache,
-                query_positions=query_positions,
-                key_positions=key_positions,
-            )
+            positions = query_positions, key_positions
             masks = Masks(query_mask, value_mask, key_mask, attention_mask)
-            inputs = query, value, key
-            return call_over_axes(
-                self.call, inputs, masks, self.attention_axes, **options
+            return self._call_over_axes(
+                query, value, key, masks, cache, *positions, **options
             )
         if cache_update_index is not None and query_positions is None:
             query_positions = sequence_positions(query, cache_update_index)
@@ -366,6 +360,27 @@ class MultiHeadAttention(QuantizedLayers):
         results = (self._output_dense(attended), scores, cache)
         outputs = tuple(result for result in results if result is not None)
         return outputs if len(outputs) > 1 else outputs[0]
+
+    def _call_over_axes(
+        self,
+        query: Tensor,
+        value: Tensor,
+        key: Tensor,
+        masks: Masks,
+        cache: Cache | None,
+        query_positions: Tensor | None,
+        key_positions: Tensor | None,
+        **options: Any,
+    ) -> Any:
+        """Calls the layer over the `attention_axes` of inputs of more than 3 axes."""
+        check_three_axes(
+            query.shape,
+            cache=cache,
+            query_positions=query_positions,
+            key_positions=key_positions,
+        )
+        inputs = query, value, key
+        return call_over_axes(self.call, inputs, masks, self.attention_axes, **options)
 
     def _compute_attention(
         self,
