@@ -102,7 +102,7 @@ def reorder_beams(
     def reorder(x: Tensor, kind: StateTensor) -> Tensor:
         if not kind.has_beams:
             return x
-        index = ops.reshape(parents, (*parents.shape, *(len(x.shape) - 2) * (1,)))
+        index = parents[(..., *(len(x.shape) - 2) * (None,))]
         return ops.take_along_axis(x, index, axis=1)
 
     return keras.tree.map_structure(reorder, state, model.state_tensors(state))
