@@ -2,6 +2,7 @@
 
 from typing import NamedTuple, TypeAlias
 
+import keras
 from keras import ops
 
 from keras_transformer.backend.slice_update import copy_with_slice, slice_update
@@ -123,7 +124,8 @@ def swap_length_and_heads(x: Tensor) -> Tensor:
     Returns:
         Tensor `(batch, num_heads, length, dim)`, or of the other layout.
     """
-    for axis in (2, 1):
-        if x.shape[axis] == 1:
-            return ops.expand_dims(ops.squeeze(x, axis), 3 - axis)
+    if keras.backend.backend() == "tensorflow":
+        for axis in (2, 1):
+            if x.shape[axis] == 1:
+                return ops.expand_dims(ops.squeeze(x, axis), 3 - axis)
     return ops.transpose(x, (0, 2, 1, 3))

@@ -81,7 +81,8 @@ def scaled_dot_product_attention(
           attention)
     """
     _check_shapes(query.shape, key.shape, value.shape)
-    group = query.shape[2] // key.shape[2]
+    # The sizes of the tracer of `torch.onnx` are tensors.
+    group = int(query.shape[2]) // int(key.shape[2])
     lengths = ops.shape(query)[1], ops.shape(key)[1]
     is_masked = attention_mask is not None or (use_causal_mask and group > 1)
     is_fused = not return_attention_scores and dropout is None
@@ -239,9 +240,13 @@ def _ungroup_output(output: Tensor, group: int) -> Tensor:
 
 def _group_pairs(x: Tensor | None, group: int, query_length: Size) -> Tensor | None:
     """Reshapes a mask or a bias for the queries of `_group_queries`."""
-    if x is None or tuple(x.shape[1:3]) == (1, 1):
+    if x is None:
+        return None
+    # Keras traces an ONNX graph of PyTorch with a single query, for all lengths.
+    is_traced = keras.backend.backend() == "torch" and query_length == 1
+    if tuple(x.shape[1:3]) == (1, 1) and not is_traced:
         return x
-    if x.shape[2] in (1, None):
+    if x.shape[2] in (1, None) and not is_traced:
         batch, heads, _, keys = ops.shape(x)
         x = ops.broadcast_to(x, (batch, heads, query_length, keys))
     # `torch.export` cannot reshape heads and an unknown length to one axis.

@@ -118,7 +118,9 @@ class RelativePositionBias(AttentionBias):
         relative = relative_positions(query_positions, key_positions)
         index = ops.clip(relative, -self.max_distance, self.max_distance)
         bias = ops.take(of_distance, index + self.max_distance, axis=0)
-        return ops.cast(ops.moveaxis(bias, -1, -3), "float32")
+        *rows, queries, keys, heads = range(len(bias.shape))
+        bias = ops.transpose(bias, (*rows, heads, queries, keys))
+        return ops.cast(bias, "float32")
 
     def get_config(self) -> Config:
         return {

@@ -35,28 +35,42 @@ def sequences(length, batch=2):
     return values.astype("float32")
 
 
+def check_onnx(model, folder):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model(sequences(TRACED_LENGTH))
+    model.export(str(folder / "1.onnx"), format="onnx", verbose=False)
+    session = onnxruntime.InferenceSession(folder / "1.onnx")
+    [source] = session.get_inputs()
+    for length in (1, 31, 64, 67):
+        x = sequences(length)
+        outputs = session.run(None, {source.name: x})
+        for output, expected in zip(outputs, model(x), strict=True):
+            expected = keras.ops.convert_to_numpy(expected)
+            np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+def layers_of_onnx():
+    return [
+        (MultiHeadAttention(2, 3, sliding_window=5), True),
+        (MultiHeadAttention(2, 3, pattern=Strided(3, 7)), False),
+        (MultiHeadAttention(2, 3, pattern=GlobalLocal(2, 3)), True),
+        (MultiHeadAttention(4, 3, num_key_value_heads=1), True),
+        (MultiHeadAttention(2, 3, positions=RelativePositionBias()), False),
+        (MultiHeadAttention(1, 3), True),
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")
 def test_onnx(tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    model = model_of(
-        [
-            (MultiHeadAttention(2, 3, sliding_window=5), True),
-            (MultiHeadAttention(2, 3, pattern=Strided(3, 7)), False),
-            (MultiHeadAttention(2, 3, pattern=GlobalLocal(2, 3)), True),
-            (MultiHeadAttention(4, 3, num_key_value_heads=1), True),
-            (MultiHeadAttention(1, 3), False),
-        ]
-    )
-    model(sequences(TRACED_LENGTH))
-    model.export(str(tmp_path / "1.onnx"), format="onnx", verbose=False)
-    session = onnxruntime.InferenceSession(tmp_path / "1.onnx")
-    for length in (1, 31, 64, 67):
-        x = sequences(length)
-        outputs = session.run(None, {"x": x})
-        for output, expected in zip(outputs, model(x), strict=True):
-            np.testing.assert_allclose(output, expected, atol=1e-5)
+    check_onnx(model_of(layers_of_onnx()), tmp_path)
+
+
+@pytest.mark.once("torch")
+@pytest.mark.filterwarnings("ignore")  # The tracer of PyTorch warns of each size.
+def test_onnx_of_pytorch(tmp_path):
+    check_onnx(model_of(layers_of_onnx()), tmp_path)
 
 
 @pytest.mark.once("torch")
