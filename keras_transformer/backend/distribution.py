@@ -121,7 +121,7 @@ def sum_over_replicas(values: Any) -> Any:
 
 
 def share_of_replica(weight: Tensor) -> Tensor:
-    """Divides the weight of a replica by that of all; the shares of zeros are equal."""
+    """Divides the weight of a replica by that of all; equal shares if all are 0."""
     import tensorflow as tf
 
     weight = tf.cast(weight, "float32")

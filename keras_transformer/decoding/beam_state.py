@@ -39,7 +39,7 @@ class Candidates(NamedTuple):
 
 
 def end_broken(beams: BeamState, normalizer: Tensor) -> BeamState:
-    """Gives hypotheses without probabilities (NaN or infinity) the probability 0."""
+    """Sets the probability of hypotheses to 0 if the normalizer is NaN or infinite."""
     normalizer = ops.reshape(normalizer, ops.shape(beams.log_probs))
     is_broken = ops.logical_not(ops.isfinite(normalizer))
     is_alive = ops.logical_and(

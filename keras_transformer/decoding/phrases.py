@@ -29,7 +29,7 @@ class PhraseProgress(NamedTuple):
         )
 
     def of_parents(self, parents: Tensor) -> Self:
-        """Selects the progress of the parents of hypotheses, int32 `(batch, count)`."""
+        """Selects the progress of the beams `parents`, int32 `(batch, count)`."""
         index = parents[:, :, None]
         return type(self)(
             ops.take_along_axis(self.matched, index[..., None], axis=1),

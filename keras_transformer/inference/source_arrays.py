@@ -93,10 +93,10 @@ class _MaskOfInputs(keras.layers.Layer):
 
 
 def array_rows(spec: ArraySpec, sources: Any, argument: str) -> list[np.ndarray]:
-    """Converts the sources of a user to a list of arrays, one for each source.
+    """Converts sources that are arrays to a list with an array for each source.
 
-    The sources are an array or tensor `(batch, ...)`, a list of arrays, or a
-    `tf.data.Dataset` of either.
+    They are an array or tensor `(batch, ...)`, a list of arrays, or a `tf.data.Dataset`
+    of either.
     """
     if isinstance(sources, str | bytes):
         raise _not_arrays(spec, argument, repr(sources)[:80])

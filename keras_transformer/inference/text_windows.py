@@ -21,15 +21,15 @@ class Windows(NamedTuple):
 
     contexts: Rows  # not scored
     continuations: Rows  # scored after their contexts
-    texts: list[int]  # the number of the text of each window
+    texts: list[int]  # the number of each window's text
 
 
 def text_windows(rows: Rows, context: int, stride: int) -> Windows:
     """Splits texts into windows that score each token but the first once.
 
     The input of a window, which lacks the last token of the continuation, has at most
-    `context` tokens. The first window of a text scores `context` tokens, each other one
-    `stride` tokens.
+    `context` tokens. The first window of a text scores `context` tokens, and the others
+    score `stride` tokens each.
     """
     windows = Windows([], [], [])
     for number, row in enumerate(rows):

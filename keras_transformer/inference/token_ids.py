@@ -36,7 +36,7 @@ def _plain(value: Any) -> Any:
 
 
 def as_entries(inputs: Sequences, argument: str) -> Sequence[Any]:
-    """Converts a batch of a user to a list, and returns an int array as it is.
+    """Converts a batch to a list, and returns an int array as it is.
 
     A batch is a text; or texts or token ids in a list, an array, a tensor, a column of
     a table, a `tf.data.Dataset` (batched or not) or an iterator.

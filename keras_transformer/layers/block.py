@@ -32,7 +32,7 @@ class Attended(NamedTuple):
 
 
 class Block(BlockArguments, QuantizedLayers):
-    """What `EncoderBlock` and `DecoderBlock` share; the arguments are of the former."""
+    """Base class of `EncoderBlock`, whose arguments it has, and `DecoderBlock`."""
 
     self_attention: MultiHeadAttention
     self_attention_residual: Residual

@@ -36,7 +36,7 @@ def blocks_called_by(run: BlockRunner) -> Iterator[None]:
 
 
 class Stack(BlockArguments, QuantizedLayers):
-    """What `EncoderStack` and `DecoderStack` share; the arguments are of the former."""
+    """Base class of `EncoderStack`, whose arguments it has, and `DecoderStack`."""
 
     block_class: ClassVar[type[Block]]
     blocks: list[Any]  # once the stack is built

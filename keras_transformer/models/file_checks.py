@@ -97,8 +97,8 @@ def _mapping(value: Any) -> Config:
 def stored_sizes(file: str | os.PathLike | BinaryIO, size: int) -> Sizes:
     """Returns the sizes of the arrays in an HDF5 file, without reading them.
 
-    It raises `ValueError` for an array that is compressed or not in the file, and for
-    more bytes than the file can have.
+    It raises `ValueError` if an array is compressed or not in the file, or if the
+    arrays have more bytes than the file can have.
     """
     import h5py
 

@@ -67,11 +67,11 @@ class OutputsWithScores(NamedTuple):
 class Seq2SeqState(OutputState, total=False):
     """The state of decoding."""
 
-    caches: list[tuple[KeyValues, ...]]  # of each block, all beams and each source
+    caches: list[tuple[KeyValues, ...]]  # of each block: of all beams, of the sources
     history: Mask  # bool (batch, num_beams, entries); see `beam_history`
     source_mask: Mask  # bool (batch, source_length), the real tokens
-    # float32 (batch, num_beams, source_length), from the newest tokens: the mean over
-    # the heads of the last block
+    # float32 (batch, num_beams, source_length), of the newest tokens: a mean over the
+    # heads of the last block
     attention: Tensor
 
 

@@ -206,7 +206,7 @@ class TransformerModel(GenerativeModel, TokenTrainer):
         return logits if bias is None else logits + ops.cast(bias, logits.dtype)
 
     def transposed_embeddings(self) -> Tensor:
-        """Returns the output layer's kernel if it shares the embedding's weights.
+        """Returns the kernel of the output layer if it shares the embeddings.
 
         Returns:
             Tensor `(hidden_dim, vocabulary_size)` in the compute dtype.

@@ -139,9 +139,10 @@ def bucket_of_each_distance(
 
     A distance is key position - query position. With `h = num_buckets / 2` buckets per
     side (`h = num_buckets` with one side), of which `e = ⌊h / 2⌋` contain one distance
-    each, the bucket of a distance `d ≥ e` is `min(h - 1, e + ⌊(h - e) · log(d / e) /
-    log(max_distance / e)⌋)`, plus `h` for later keys. The function computes with
-    integers, since floating-point logarithms differ between machines.
+    each, the bucket of a distance `d ≥ e` is
+    `min(h - 1, e + ⌊(h - e) · log(d / e) / log(max_distance / e)⌋)`, plus `h` for later
+    keys. The function computes with integers, since floating-point logarithms differ
+    between machines.
     """
     side = num_buckets // 2 if bidirectional else num_buckets
     exact = side // 2
