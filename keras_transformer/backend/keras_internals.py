@@ -162,8 +162,8 @@ def finalize_averages(swap: keras.callbacks.SwapEMAWeights) -> None:
     """Makes the averages in the model final, as the callback does after `fit`.
 
     At its end, `fit` copies the averages of the optimizer into the model. If the model
-    has averages already, the end of a last epoch of the callback copies them into the
-    optimizer.
+    has the averages already, this function copies them into the optimizer as well: it
+    runs a last epoch of the callback.
     """
     params = swap.params
     swap.set_params({**params, "epochs": 1})
