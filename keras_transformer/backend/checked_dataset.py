@@ -9,8 +9,8 @@ import keras
 def checked_dataset(check: Callable[[object], object], dataset: Any) -> Any:
     """Returns a `tf.data.Dataset` that calls a function with each batch, as arrays.
 
-    Its iterator raises an error of TensorFlow if `check` raises one. A dataset of
-    ragged or sparse tensors, which Keras refuses, is returned unchanged.
+    If `check` raises an error, the iterator raises one of TensorFlow. Datasets of
+    ragged or sparse tensors, which Keras refuses, stay as they are.
     """
     import tensorflow as tf
 

@@ -41,21 +41,12 @@ class HasWeights(Protocol):
 
 
 def compile_function(function: Callable[P, T], model: HasWeights) -> Callable[P, T]:
-    """Compiles a function that calls `model`, for inference.
+    """Compiles a function of tensors that calls `model`, for inference.
 
-    Each new shape of the arguments is compiled once. The weights are read at every
-    call, so training can continue without a new compilation. If the model has other
-    weights, as after `enable_lora` or `quantize`, the function is compiled again.
-
-    Args:
-        function: function of tensors that returns a nest of tensors. It must
-            use no variables except those of the model.
-        model: a built model.
-
-    Returns:
-        A function of the same arguments. TensorFlow compiles it with
-        `tf.function(jit_compile=True)`, JAX with `jax.jit`. PyTorch runs it eagerly
-        without gradients and records the steps of each `while_loop`.
+    Each new shape is compiled once. The weights are read at every call, so training can
+    continue; after `enable_lora` or `quantize` the function is compiled again. It must
+    use no variables except those of the model. PyTorch runs it eagerly, and records the
+    steps of each `while_loop`.
     """
     compilers = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
     return compilers[keras.backend.backend()](function, model)
@@ -132,26 +123,15 @@ def _differ(
 
 def while_loop(
     cond: Callable[..., Tensor],
-    body: Callable[..., Any],
+    body: Callable[..., Any],  # of other tensors, uses the weights of one model
     loop_vars: tuple[Any, ...],
     constants: Any,
 ) -> Any:
     """Runs `ops.while_loop` with constants that each step receives.
 
-    TensorFlow and JAX compile the loop. PyTorch spends half of the time of a step in
-    Python. In a compiled function, `make_fx` records the operations of one step, and
-    later steps replay them. A step that reads the value of a tensor cannot be
-    recorded and runs eagerly.
-
-    Args:
-        cond: function of the loop variables that returns a bool scalar tensor.
-        body: function of the constants and the loop variables that returns the next
-            loop variables. Of other tensors it uses only the weights of one model.
-        loop_vars: tuple of nests of tensors.
-        constants: nest of tensors.
-
-    Returns:
-        The loop variables after the last step.
+    PyTorch spends half the time of a step in Python. In a compiled function, `make_fx`
+    therefore records the operations of one step, and later steps replay them. A step
+    that reads the value of a tensor cannot be recorded and runs eagerly.
     """
     recordings = _RECORDINGS.get()
     if recordings is None:

@@ -15,19 +15,10 @@ def with_gradient(
 ) -> Callable[..., Tensor]:
     """Returns a function with a gradient that takes less memory than the automatic one.
 
-    `value` takes tensors `(rows, …)` and computes float32 `(rows,)`, each row for
-    itself. `gradient(upstream, *tensors)` returns the gradient by each tensor, `None`
-    for integers; `upstream` is float32 `(rows,)`. Second derivatives and forward mode
-    are right: `gradient` consists of operations that the backend differentiates. JAX
-    ignores `gradient`, as XLA makes the automatic gradient as small.
-
-    Example:
-
-    >>> square = with_gradient(
-    ...     lambda x: x[:, 0] ** 2, lambda g, x: (2 * g[:, None] * x,)
-    ... )
-    >>> ops.convert_to_numpy(square(ops.convert_to_tensor([[3.0]]))).tolist()
-    [9.0]
+    `value` computes float32 `(rows,)` from tensors `(rows, …)`, each row for itself,
+    and `gradient(upstream, *tensors)` the gradient by each tensor, `None` for integers.
+    Second derivatives are right, since the backend differentiates the operations of
+    `gradient`. JAX ignores it, as XLA makes the automatic gradient as small.
     """
     if keras.backend.backend() == "torch":
         return functools.partial(_torch_function().apply, value, gradient)

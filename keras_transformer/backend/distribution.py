@@ -27,16 +27,7 @@ _local = threading.local()  # Each replica of `MirroredStrategy` has its own thr
 
 
 def check_distribution(model: keras.Model) -> None:
-    """Checks that `fit` computes the same as on one device.
-
-    Args:
-        model: the model to train.
-
-    Raises:
-        ValueError: if the model belongs to an unsupported strategy of `tf.distribute`,
-            if its optimizer clips the gradients of each replica alone, or if
-            `torch.distributed` has several processes.
-    """
+    """Raises `ValueError` if `fit` would compute something else than on one device."""
     if keras.backend.backend() == "tensorflow":
         check_strategy(model)
         if model.distribute_strategy.num_replicas_in_sync > 1 and model.compiled:
@@ -89,11 +80,7 @@ def _check_processes() -> None:
 
 
 def count_replicas() -> int:
-    """Returns the number of replicas that run the current step together.
-
-    Returns:
-        int, 1 outside a step, on one device, on JAX and on PyTorch.
-    """
+    """Returns how many replicas run the current step together; 1 outside a step."""
     context = _replica_context()
     return 1 if context is None else context.num_replicas_in_sync
 
@@ -127,28 +114,14 @@ def is_alone() -> bool:
 
 
 def sum_over_replicas(values: Any) -> Any:
-    """Adds the values of all replicas.
-
-    Args:
-        values: tensor, or a list of tensors.
-
-    Returns:
-        The sums, in the same structure; `values` if there is one replica.
-    """
+    """Adds the values of all replicas, a tensor or a list of tensors."""
     if count_replicas() == 1 or not keras.tree.flatten(values):
         return values
     return _replica_context().all_reduce("SUM", values)
 
 
 def share_of_replica(weight: Tensor) -> Tensor:
-    """Divides the weight of a replica by that of all replicas.
-
-    Args:
-        weight: scalar tensor of at least 0, such as a number of tokens.
-
-    Returns:
-        float32 scalar tensor. If no replica has a weight, the shares are equal.
-    """
+    """Divides the weight of a replica by that of all; equal shares if all are 0."""
     import tensorflow as tf
 
     weight = tf.cast(weight, "float32")
@@ -162,12 +135,6 @@ def mean_loss_for_logs(loss: Tensor) -> Tensor:
 
     The optimizer adds the gradients of the replicas, and Keras multiplies the loss that
     it logs by the number of replicas. The logged loss is then the sum, on each replica.
-
-    Args:
-        loss: scalar tensor, the part of a replica in the loss of the batch.
-
-    Returns:
-        Scalar tensor of the same dtype.
     """
     import tensorflow as tf
 
@@ -181,19 +148,12 @@ def mean_loss_for_logs(loss: Tensor) -> Tensor:
 
 
 def apply_if_finite(
-    finite: Tensor,
-    apply: Callable[..., None],
+    finite: Tensor,  # bool (), whether those of this replica are
+    apply: Callable[..., None],  # the method of an optimizer
     grads: list[Tensor | None],
     trainable_variables: list[keras.Variable] | None,
 ) -> None:
-    """Applies gradients if they are finite on all replicas.
-
-    Args:
-        finite: bool scalar tensor, whether those of this replica are.
-        apply: the method `apply` of an optimizer.
-        grads: list of tensors, argument of `apply`.
-        trainable_variables: argument of `apply`.
-    """
+    """Applies gradients if they are finite on all replicas."""
     import tensorflow as tf
 
     def apply_together(strategy: Any, finite: Any, grads: Any, variables: Any) -> None:
@@ -246,10 +206,6 @@ def build_optimizer(model: keras.Model) -> None:
 
     TensorFlow traces a step again if the first trace creates variables. Under a
     strategy of `tf.distribute`, Keras builds the optimizer itself.
-
-    Args:
-        model: a compiled model; it is left unchanged if its optimizer is built, or if
-            it has no weights to train.
     """
     if not model.built or _has_strategy(model):
         return

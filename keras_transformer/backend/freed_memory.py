@@ -10,15 +10,12 @@ _LARGEST_BEFORE_2_35 = 32 * 2**20
 
 
 def keep_freed_memory() -> None:
-    """Lets the process reuse freed memory.
+    """Lets glibc reuse freed memory, in blocks of up to 1 GiB (32 MiB before 2.35).
 
     The first generator of a TensorFlow dataset makes glibc map every block of 128 KiB
-    or more again, for the whole process (because of a memory leak of Python 3.11). On
-    PyTorch all tensors of a training step then start with page faults, and the step
-    takes two to three times as long. JAX allocates the memory of a step as one block,
-    which glibc maps again by default if it has more than 32 MiB. This function lets
-    glibc reuse blocks of up to 1 GiB, or of 32 MiB before its version 2.35. Without
-    glibc it does nothing.
+    or more again, for the whole process (because of a memory leak of Python 3.11), and
+    by default glibc maps the block of a JAX step again if it has more than 32 MiB. The
+    page faults make a training step on PyTorch take two to three times as long.
     """
     if not _mallopt(_M_MMAP_THRESHOLD, _GIB):
         _mallopt(_M_MMAP_THRESHOLD, _LARGEST_BEFORE_2_35)
@@ -28,10 +25,10 @@ def keep_freed_memory() -> None:
 def use_one_arena() -> None:
     """Lets all threads that start from now on allocate in the main arena of glibc.
 
-    JAX allocates the memory of a step on a CPU in a thread of its own. The arenas of
-    such threads have at most 64 MiB, and glibc maps every larger block again. With one
-    arena and `keep_freed_memory`, a training step takes 0.7 of the time. Call this
-    function before libraries start threads. Without glibc it does nothing.
+    The arena of the thread in which JAX allocates a step on a CPU has at most 64 MiB,
+    and glibc maps every larger block again. With one arena and `keep_freed_memory`, a
+    training step takes 0.7 of the time. Call this function before libraries start
+    threads.
     """
     _mallopt(_M_ARENA_MAX, 1)
 

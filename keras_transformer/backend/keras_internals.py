@@ -26,11 +26,7 @@ _STATE: dict[type[keras.callbacks.Callback], tuple[str, ...]] = {
 
 
 def flatten_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """Lists a layer and all its sub-layers.
-
-    `Model.layers` lists the layers of a model, but not those inside other layers. These
-    are attributes, or within lists and dictionaries that are attributes.
-    """
+    """Lists a layer and all its sub-layers; `Model.layers` omits inner ones."""
     found: dict[int, keras.layers.Layer] = {}
     queue = collections.deque([layer])
     while queue:
@@ -67,10 +63,9 @@ def check_not_quantized(model: keras.Model) -> None:
 def build_from_dataset(model: keras.Model, data: object) -> None:
     """Builds a compiled model and its metrics from the shapes of a dataset.
 
-    `fit` on JAX and PyTorch builds them from a batch of a first iterator, and then
-    starts another one. If every epoch differs, this would waste one epoch of the data.
-    Without the private method, `fit` builds them. Other `data` than a dataset of
-    tensors of known rank have no effect.
+    `fit` on JAX and PyTorch builds them from a batch of a first iterator, which would
+    waste one epoch of data if every epoch differs. Without the private method, or for
+    `data` other than a dataset of tensors of known rank, `fit` builds them.
     """
     spec = getattr(data, "element_spec", None)
     is_built_by_fit = keras.backend.backend() == "tensorflow" or not model.compiled
@@ -102,9 +97,8 @@ def _symbolic_tensor(spec: Any) -> keras.KerasTensor | None:
 def set_initial_epoch(model: keras.Model, epoch: int | None) -> None:
     """Makes the running `fit` begin with another epoch.
 
-    `keras.callbacks.BackupAndRestore` uses the same attribute, from `on_train_begin`.
-    Without it `fit` begins with its argument `initial_epoch`, which the caller must
-    check in `on_epoch_begin`.
+    `keras.callbacks.BackupAndRestore` uses the same attribute. Without it, `fit` begins
+    with `initial_epoch`, which the caller must check in `on_epoch_begin`.
     """
     model._initial_epoch = epoch
 
@@ -121,8 +115,8 @@ def inner_optimizers(
 def count_steps(optimizer: keras.optimizers.Optimizer) -> Tensor:
     """Returns the number of batches that an optimizer has been applied to.
 
-    `optimizer.iterations` counts updates: with gradient accumulation, several batches
-    are one update. The variable itself is public.
+    With gradient accumulation, several batches are one of `optimizer.iterations`. The
+    variable itself is public.
     """
     return next(v for v in optimizer.variables if v.name == "iteration")
 
@@ -130,10 +124,9 @@ def count_steps(optimizer: keras.optimizers.Optimizer) -> Tensor:
 def learning_rate_schedule(
     optimizer: keras.optimizers.Optimizer,
 ) -> keras.optimizers.schedules.LearningRateSchedule | None:
-    """Returns the learning rate schedule of an optimizer.
+    """Returns the schedule whose current value is `optimizer.learning_rate`, or `None`.
 
-    `optimizer.learning_rate` is the value at the current step. The fallback makes a
-    copy of the schedule from the configuration of the optimizer.
+    The fallback makes a copy from the configuration of the optimizer.
     """
     if hasattr(optimizer, "_learning_rate"):
         rate = optimizer._learning_rate
@@ -168,10 +161,9 @@ def callback_state(callback: keras.callbacks.Callback) -> tuple[str, ...]:
 def finalize_averages(swap: keras.callbacks.SwapEMAWeights) -> None:
     """Makes the averages in the model final, as the callback does after `fit`.
 
-    `fit` ends with `optimizer.finalize_variable_values`, which copies the averages of
-    the optimizer into the model. If the averages are in the model already, this
-    function copies them into the optimizer as well: it runs the last epoch of the
-    callback, whose end does so.
+    At its end, `fit` copies the averages of the optimizer into the model. If the model
+    has the averages already, this function copies them into the optimizer as well: it
+    runs a last epoch of the callback.
     """
     params = swap.params
     swap.set_params({**params, "epochs": 1})

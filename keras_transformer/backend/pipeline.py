@@ -56,11 +56,11 @@ class Stages:
     def run(
         self,
         layer: keras.layers.Layer,
-        weights: Values,
-        seeds: Values,
+        weights: Values,  # values of `layer.weights`, (layers, …)
+        seeds: Values,  # states of its seed generators, (layers, …)
         micro_batches: int,
         rematerialize: bool,
-        x: Tensor,
+        x: Tensor,  # (rows, …), like the other inputs
         *inputs: Tensor,
         **options: Any,
     ) -> tuple[Tensor, Values]:
@@ -68,11 +68,8 @@ class Stages:
 
         In each of `micro_batches + count - 1` ticks, every device calls its layers with
         one part of the rows, and sends the output to the next device. A layer draws
-        random numbers for the parts in their order.
-
-        `weights` and `seeds` are the values of `layer.weights` and of the states of its
-        seed generators, tensors `(layers, …)`. Other tensors are `(rows, …)`. Returns
-        the output of the last layer and the new states.
+        random numbers for the parts in their order. Returns the output of the last
+        layer and the new states.
         """
         import jax
 

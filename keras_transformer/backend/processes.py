@@ -212,10 +212,7 @@ def with_equal_batches(
 
 
 class _Comparison:
-    """Compares checksums of batches between processes.
-
-    It does so after 1, 2, 4, … batches, and at least every 64.
-    """
+    """Compares checksums after 1, 2, 4, … batches, and at least every 64."""
 
     def __init__(self) -> None:
         self._count, self._next, self._checksum = 0, 1, 0

@@ -18,9 +18,9 @@ MAX_NAMES = 4
 def read_pytorch_file(path: str | os.PathLike) -> "dict[str, torch.Tensor]":
     """Reads a dictionary of dense tensors that `torch.save` has written.
 
-    `torch.load` reads it with `weights_only=True`, so no function that the file names
-    is called. The tensors of a zip archive stay in the file until they are used. A file
-    that is damaged, or holds anything but tensors, raises `ValueError`.
+    With `weights_only=True`, no function that the file names is called. The tensors of
+    a zip archive stay in the file until they are used. Any other file raises
+    `ValueError`.
     """
     require_extra("torch", f"{os.fspath(path)}")
     import torch

@@ -13,10 +13,9 @@ from typing import Any
 def use_loopback() -> None:
     """Lets a cluster of Ray that this process starts listen on 127.0.0.1.
 
-    It must be called before the import of Ray. The ports of the replicas of Ray Serve
-    listen on all addresses nevertheless. Ray documents the environment variable
-    `RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER` for Windows and macOS; a value that the user has
-    set takes precedence.
+    It must be called before the import of Ray, which documents the environment variable
+    for Windows and macOS. The replicas of Ray Serve listen on all addresses
+    nevertheless.
     """
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
@@ -54,8 +53,7 @@ def connect(
     """Connects this process to a cluster of Ray, or starts one on this machine.
 
     The ports of Ray run code for everyone who has its token. Ray 2.60 and later require
-    the token in every cluster that `ray.init` starts, unless the environment variable
-    `RAY_AUTH_MODE` is `disabled`.
+    the token, unless the environment variable `RAY_AUTH_MODE` is `disabled`.
     """
     import ray
 

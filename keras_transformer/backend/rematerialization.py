@@ -18,14 +18,12 @@ def rematerialized_call(
 ) -> Any:
     """Calls a layer and keeps only its inputs for the gradient.
 
-    The gradient recomputes the activations. `keras.remat` suits a layer without
-    randomness. In this function, the states of the seed generators are inputs and
-    outputs of the recomputed function, so dropout draws the same numbers again and the
-    seeds advance once. The layer is built and passes on the mask of its first input;
-    only `inputs` have gradients.
-
-    References:
-        - [Chen et al., 2016](https://arxiv.org/abs/1604.06174)
+    The gradient recomputes the activations
+    ([Chen et al., 2016](https://arxiv.org/abs/1604.06174)). The states of the seed
+    generators are inputs and outputs of the recomputed function, so, unlike with
+    `keras.remat`, dropout draws the same numbers again and the seeds advance once. The
+    layer is built and passes on the mask of its first input; only `inputs` have
+    gradients.
     """
     weights, seeds = split_variables(layer)
     masks = [get_mask(x) for x in inputs]

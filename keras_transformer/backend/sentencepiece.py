@@ -10,14 +10,12 @@ from typing import Any
 
 
 def keep_model(tokenizer: Any, proto: bytes) -> None:
-    """Makes the model of a tokenizer a named resource.
+    """Makes the serialized model of a tokenizer, `proto`, a named resource.
 
     tensorflow-text leaves the model to the cached kernel of an operation, so
     `tf.random.set_seed` and `keras.utils.clear_session` would destroy it
     ([tensorflow/text, issue 570](https://github.com/tensorflow/text/issues/570)). Its
-    public API cannot name the resource. If tensorflow-text changes its private names,
-    the tokenizer keeps the resource that tensorflow-text has created. `proto` is the
-    serialized SentencePiece model.
+    public API cannot name the resource; without the private names, nothing changes.
     """
     import tensorflow as tf
 
@@ -57,8 +55,8 @@ def edited_normalization(rule: str, edits: Mapping[str, str]) -> bytes:
     """Returns `precompiled_charsmap` of a normalization with further replacements.
 
     SentencePiece compiles rules in five seconds from a table of 225,000 lines that its
-    Python package does not have. This function adds them to the compiled rules, whose
-    format is internal. If it is another one, the rule of SentencePiece is returned.
+    Python package does not have. This function adds the edits to the compiled rules;
+    rules of an unknown format stay as they are.
     """
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2

@@ -13,12 +13,11 @@ T = TypeVar("T")
 
 
 def share_rows(batch: T) -> T:
-    """Divides the rows of a batch among the devices of the current distribution.
+    """Divides the rows of nested tensors `(rows, …)` among the devices in use.
 
     Within a compiled step of JAX, the compiler then divides all that is computed from
-    the rows. If the number of devices does not divide that of the rows, the results are
-    correct, but some layers compute all rows on every device; see `rows_to_add`. A
-    batch is nested tensors `(rows, …)` and `None`.
+    the rows. If the devices cannot divide them, the results are correct, but some
+    layers compute all rows on every device; see `rows_to_add`.
     """
     distribution = keras.distribution.distribution()
     if distribution is None:
@@ -81,8 +80,8 @@ def advice_on_virtual_devices(count: int) -> str:
 def add_virtual_devices(count: int) -> None:
     """Makes JAX divide the CPU into virtual devices, to test several devices.
 
-    Has no effect on other devices, if JAX has started, or if XLA_FLAGS determines the
-    number.
+    It has no effect on other devices, after JAX has started, or if `XLA_FLAGS`
+    determines the number.
     """
     if keras.backend.backend() != "jax":
         return

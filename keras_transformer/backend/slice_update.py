@@ -9,17 +9,10 @@ from keras_transformer.types import Size, Tensor
 
 
 def slice_update(x: Tensor, updates: Tensor, index: Size, axis: int) -> Tensor:
-    """Replaces a slice of `x`, after which `x` must not be used.
+    """Replaces a slice of `x` from `index` on, after which `x` must not be used.
 
-    `updates` has the shape of `x` except on `axis`, where the slice begins at `index`.
     XLA updates in place in a compiled loop. `ops.slice_update` of PyTorch copies `x`;
     this function writes into `x` if no gradients are recorded, and returns it.
-
-    Example:
-
-    >>> x = slice_update(np.zeros((1, 3)), np.ones((1, 1)), 2, axis=1)
-    >>> ops.convert_to_numpy(x).tolist()
-    [[0.0, 0.0, 1.0]]
     """
     if keras.backend.backend() == "torch" and _is_writable(x):
         return _torch_slice_update(x, updates, index, axis)

@@ -9,17 +9,10 @@ from keras_transformer.types import Tensor
 
 
 def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Finds the `k` highest values of each row, equal values in the order of columns.
+    """Finds the `k` highest values of each row and their int32 columns, `(…, k)`.
 
-    Returns the values and their int32 columns, `(…, k)`, of a tensor `(…, columns)`.
-    `ops.top_k` guarantees this order on TensorFlow and JAX. On PyTorch it leaves open
-    which of several equal values it returns, and in which order.
-
-    Example:
-
-    >>> _, columns = top_k(np.array([1.0, 3.0, 3.0, 2.0, 3.0]), 2)
-    >>> ops.convert_to_numpy(columns).tolist()
-    [1, 2]
+    Equal values are in the order of columns, as `ops.top_k` guarantees on TensorFlow
+    and JAX. On PyTorch it leaves open which of several equal values it returns.
     """
     if keras.backend.backend() == "torch":
         return _torch_top_k(ops.convert_to_tensor(values), k)

@@ -130,15 +130,10 @@ def _normalized(texts: Sequence[str], tokenizer: TargetTokenizer) -> list[bytes]
 def _tables(
     patterns: list[bytes], token_texts: list[bytes]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the tables of the automaton for tokens.
+    """Returns the tables of the automaton for tokens, `(states, tokens)`.
 
-    Args:
-        patterns: the banned texts.
-        token_texts: the text of each token.
-
-    Returns:
-        int32 array `(states, tokens)`, the state after a token, and boolean array
-        `(states, tokens)`, whether a text is complete at a byte of the token.
+    They hold the state after a token, int32, and whether a text is complete at a byte
+    of the token, boolean.
     """
     beginnings = {pattern[:n] for pattern in patterns for n in range(len(pattern))}
     states = [b"", *sorted(beginnings - {b""})]

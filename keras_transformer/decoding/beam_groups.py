@@ -18,11 +18,7 @@ PER_GROUP = ("done", "num_finished", "is_broken")  # (batch, num_groups) between
 def check_groups(
     num_beams: int, num_beam_groups: int, diversity_penalty: float
 ) -> None:
-    """Checks the options of groups of beams; see `BeamSearch`.
-
-    Raises:
-        ValueError: if one is out of range.
-    """
+    """Checks the options of groups of beams; see `BeamSearch`."""
     check_ints(1, num_beam_groups=num_beam_groups)
     groups, penalty = num_beam_groups, diversity_penalty
     if num_beams % groups:
@@ -40,15 +36,7 @@ def check_groups(
 
 
 def split_groups(beams: BeamState, num_groups: int) -> BeamState:
-    """Makes each group of beams a row of the batch.
-
-    Args:
-        beams: the state of all groups.
-        num_groups: int.
-
-    Returns:
-        A `BeamState` of `batch * num_groups` rows; the state of the model is the same.
-    """
+    """Makes each group of beams a row of the batch; the state of the model stays."""
     if num_groups == 1:
         return beams
 
@@ -61,15 +49,7 @@ def split_groups(beams: BeamState, num_groups: int) -> BeamState:
 
 
 def join_groups(beams: BeamState, num_groups: int) -> BeamState:
-    """Returns the state of all groups from their rows; reverses `split_groups`.
-
-    Args:
-        beams: the state, a row for each group.
-        num_groups: int.
-
-    Returns:
-        A `BeamState` of `batch` rows.
-    """
+    """Returns the state of all groups from their rows; reverses `split_groups`."""
     if num_groups == 1:
         return beams
 
@@ -85,14 +65,9 @@ def join_groups(beams: BeamState, num_groups: int) -> BeamState:
 
 
 def join_parents(parents: Tensor, num_groups: int) -> Tensor:
-    """Returns the numbers of parents among all beams from those in their groups.
+    """Converts the numbers of parents in their groups to those among all beams.
 
-    Args:
-        parents: int32 tensor `(batch * num_groups, beams_of_group)`.
-        num_groups: int.
-
-    Returns:
-        int32 tensor `(batch, num_beams)`.
+    `(batch * num_groups, beams_of_group)` becomes `(batch, num_beams)`, int32.
     """
     if num_groups == 1:
         return parents
@@ -103,10 +78,10 @@ def join_parents(parents: Tensor, num_groups: int) -> Tensor:
 
 
 def group_candidates(
-    rows: BeamState,
-    logits: Tensor,
-    normalizer: Tensor,
-    is_last: Mask,
+    rows: BeamState,  # a row for each group
+    logits: Tensor,  # float32 (batch, num_beams, vocabulary_size)
+    normalizer: Tensor,  # float32 (batch, num_beams, 1)
+    is_last: Mask,  # bool (batch, 1), whether every hypothesis ends
     end_token_id: int,
     num_groups: int,
     diversity_penalty: float,
@@ -116,18 +91,6 @@ def group_candidates(
     The groups choose one after the other. A token loses `diversity_penalty` for each
     beam of the earlier groups that continues with it in this step. The penalty affects
     the choice, not the log-probabilities.
-
-    Args:
-        rows: the state, a row for each group.
-        logits: float32 tensor `(batch, num_beams, vocabulary_size)`.
-        normalizer: float32 tensor `(batch, num_beams, 1)`.
-        is_last: boolean tensor `(batch, 1)`, whether every hypothesis ends.
-        end_token_id: int.
-        num_groups: int.
-        diversity_penalty: float.
-
-    Returns:
-        `Candidates`, a row for each group.
     """
     batch, num_beams, size = ops.shape(logits)
     beams = num_beams // num_groups

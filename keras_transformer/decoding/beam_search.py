@@ -331,10 +331,7 @@ class BeamSearch:
     def _continue(
         self, beams: BeamState, candidates: Candidates, token_ids: TokenIds
     ) -> tuple[BeamState, Tensor]:
-        """Continues with the first `num_beams` candidates that have not ended.
-
-        Returns the new state, and the parents of its hypotheses.
-        """
+        """Returns the state of the best unfinished candidates, and their parents."""
         keys = ops.where(candidates.ended, -float("inf"), candidates.keys)
         keys, best = top_k(keys, self.num_beams)
         log_probs = ops.take_along_axis(candidates.log_probs, best, axis=1)
@@ -353,9 +350,9 @@ class BeamSearch:
         """Stops the search of each sequence whose result cannot improve.
 
         The log-probability of an unfinished hypothesis only falls, unless a logits
-        processor can raise it. Length penalties are monotonic, so the greatest
-        divisor is that of the next length or that of the limit. A coverage penalty
-        can only lower the score.
+        processor can raise it, and a coverage penalty only lowers a score. Length
+        penalties are monotonic, so the divisor of the next length or that of the limit
+        is the greatest.
         """
         next_divisor = self._length_penalty(beams.index + 1)
         last_divisor = self._length_penalty(limits)

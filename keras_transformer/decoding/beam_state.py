@@ -39,15 +39,7 @@ class Candidates(NamedTuple):
 
 
 def end_broken(beams: BeamState, normalizer: Tensor) -> BeamState:
-    """Gives hypotheses whose logits have no probabilities the probability 0.
-
-    Args:
-        beams: the state before the step.
-        normalizer: float32 tensor of as many entries, that of the logits.
-
-    Returns:
-        The new state.
-    """
+    """Sets the probability of hypotheses to 0 if the normalizer is NaN or infinite."""
     normalizer = ops.reshape(normalizer, ops.shape(beams.log_probs))
     is_broken = ops.logical_not(ops.isfinite(normalizer))
     is_alive = ops.logical_and(
@@ -61,15 +53,9 @@ def end_broken(beams: BeamState, normalizer: Tensor) -> BeamState:
 
 
 def append(token_ids: TokenIds, candidates: Candidates, index: Tensor) -> TokenIds:
-    """Appends the token of each candidate to the hypothesis of its parent.
+    """Appends the tokens of candidates to the hypotheses of their parents.
 
-    Args:
-        token_ids: int32 tensor `(batch, num_beams, max_length)`.
-        candidates: the candidates.
-        index: int32 scalar tensor, position of the new tokens.
-
-    Returns:
-        int32 tensor `(batch, candidates, max_length)`.
+    `(batch, num_beams, max_length)` becomes `(batch, candidates, max_length)`.
     """
     parents = candidates.parents[:, :, None]
     histories = ops.take_along_axis(token_ids, parents, axis=1)

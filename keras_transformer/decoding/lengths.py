@@ -48,16 +48,7 @@ DEFAULT_MAX_LENGTH = RelativeLength(1.0, 50.0)
 
 
 def output_lengths(length: OutputLength, source_lengths: SizeT) -> SizeT:
-    """Computes the lengths of outputs from the lengths of their sources.
-
-    Args:
-        length: int or `RelativeLength`.
-        source_lengths: int or int32 tensor of any shape.
-
-    Returns:
-        int or int32 tensor of the shape of `source_lengths`; at least 1 for a
-        `RelativeLength`.
-    """
+    """Returns output lengths for source lengths; a relative length gives 1 or more."""
     if isinstance(source_lengths, int):
         if not isinstance(length, RelativeLength):
             return operator.index(length)
@@ -71,16 +62,7 @@ def output_lengths(length: OutputLength, source_lengths: SizeT) -> SizeT:
 
 
 def default_lengths(source_lengths: SizeT, ratio: float, least: OutputLength) -> SizeT:
-    """Computes the maximum lengths of outputs if none is given.
-
-    Args:
-        source_lengths: int or int32 tensor of any shape.
-        ratio: float, target tokens for each source token that there is room for.
-        least: int or `RelativeLength`, the length that there is room for at least.
-
-    Returns:
-        int or int32 tensor of the shape of `source_lengths`.
-    """
+    """Returns default output lengths: `ratio` times the source, at least `least`."""
     lengths = output_lengths(least, source_lengths)
     if ratio <= 1:
         return lengths
@@ -91,13 +73,7 @@ def default_lengths(source_lengths: SizeT, ratio: float, least: OutputLength) ->
 
 
 def warn_of_truncation(count: int, total: int, remedy: str | None = None) -> None:
-    """Warns of texts that have reached the maximum length.
-
-    Args:
-        count: int, number of such texts.
-        total: int, number of texts.
-        remedy: str, what to do; `None` = arguments of `generate` and of the model.
-    """
+    """Warns that `count` of `total` texts have reached the maximum length."""
     if count:
         remedy = remedy or (
             "Pass a greater `max_length` to `generate`, or build the model with a "
@@ -111,14 +87,6 @@ def warn_of_truncation(count: int, total: int, remedy: str | None = None) -> Non
 
 
 def smaller(size: Any, limit: Any) -> Any:
-    """Returns the smaller of two sizes, an int if both are.
-
-    Args:
-        size: int or int tensor.
-        limit: int or int tensor.
-
-    Returns:
-        int, or int tensor of the broadcast shape.
-    """
+    """Returns the smaller of two ints or int tensors, an int if both are ints."""
     are_ints = isinstance(size, int) and isinstance(limit, int)
     return min(size, limit) if are_ints else ops.minimum(size, limit)

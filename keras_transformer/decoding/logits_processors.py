@@ -241,17 +241,7 @@ class RepetitionPenalty:
 def as_logits_processors(
     logits_processors: Sequence[LogitsProcessor],
 ) -> tuple[LogitsProcessor, ...]:
-    """Checks the argument `logits_processors` of a search.
-
-    Args:
-        logits_processors: the argument.
-
-    Returns:
-        The logits processors as a tuple, which is hashable.
-
-    Raises:
-        ValueError: if it is not a sequence of callables.
-    """
+    """Checks the argument `logits_processors`, and returns it as a hashable tuple."""
     is_sequence = hasattr(logits_processors, "__iter__")
     if not (is_sequence and all(map(callable, logits_processors))):
         raise ValueError(
@@ -262,27 +252,17 @@ def as_logits_processors(
 
 
 def process_logits(
-    logits: Tensor,
-    history: History,
+    logits: Tensor,  # float32 (batch, num_beams, vocabulary_size)
+    history: History,  # the hypotheses before the step
     logits_processors: Sequence[LogitsProcessor],
     model: DecodingModel,
     inputs: SearchInputs,
 ) -> Tensor:
-    """Applies the logits processors and the constraints of the search.
+    """Applies the logits processors, then the constraints of the search.
 
-    The constraints take precedence: a hypothesis begins with its prefix and has the end
-    token at its limit, unless `model.forces_end_token` is `False`; padding is banned,
-    and so is the end token before the minimum length.
-
-    Args:
-        logits: float32 tensor `(batch, num_beams, vocabulary_size)`.
-        history: the hypotheses before the step.
-        logits_processors: the logits processors, in the order of their application.
-        model: the model, which has the special token ids.
-        inputs: the constraints.
-
-    Returns:
-        The changed logits.
+    A hypothesis begins with its prefix and has the end token at its limit, unless
+    `model.forces_end_token` is `False`. Padding is banned, and so is the end token
+    before the minimum length.
     """
     processed = logits
     for processor in logits_processors:
@@ -338,8 +318,7 @@ def _token_at(index: Tensor, rows: TokenIds, pad_token_id: int) -> TokenIds:
 def _mark_tokens(token_ids: TokenIds, mask: Mask, vocabulary_size: int) -> Mask:
     """Returns which tokens of the vocabulary occur where `mask` is `True`.
 
-    `token_ids` and `mask` are `(batch, num_beams, count)`, the result is
-    `(batch, num_beams, vocabulary_size)`.
+    `(batch, num_beams, count)` becomes `(batch, num_beams, vocabulary_size)`.
     """
     batch, num_beams, count = ops.shape(token_ids)
     columns = ops.reshape(ops.where(mask, token_ids, vocabulary_size), (-1,))

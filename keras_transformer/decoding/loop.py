@@ -106,7 +106,7 @@ def first_part(
 ) -> tuple[Size, Size]:
     """Returns the steps of the first part, and how many sequences it may leave.
 
-    It finishes most small batches, and compiles in half of the time of `run_search`.
+    It finishes most small batches, and compiles in half the time of `run_search`.
     """
     if _is_one_loop(inputs, max_length, capacity):
         return max_length, 0

@@ -22,31 +22,14 @@ class PhraseProgress(NamedTuple):
     def empty(
         cls, batch: Size, num_beams: Size, phrases: Size = 0, length: Size = 0
     ) -> Self:
-        """Returns the progress of hypotheses without tokens.
-
-        Args:
-            batch: int, number of sequences.
-            num_beams: int, number of hypotheses of each.
-            phrases: int, number of phrases of each.
-            length: int, length of the padded phrases.
-
-        Returns:
-            `PhraseProgress`.
-        """
+        """Returns the progress of hypotheses without tokens."""
         return cls(
             ops.zeros((batch, num_beams, phrases, length), "bool"),
             ops.zeros((batch, num_beams, phrases), "int32"),
         )
 
     def of_parents(self, parents: Tensor) -> Self:
-        """Returns the progress of the parents of new hypotheses.
-
-        Args:
-            parents: int32 tensor `(batch, count)`, the beams that they continue.
-
-        Returns:
-            `PhraseProgress` of `count` hypotheses.
-        """
+        """Selects the progress of the beams `parents`, int32 `(batch, count)`."""
         index = parents[:, :, None]
         return type(self)(
             ops.take_along_axis(self.matched, index[..., None], axis=1),
@@ -57,13 +40,10 @@ class PhraseProgress(NamedTuple):
 class Phrases:
     """The phrases of each sequence of a batch, and their search in hypotheses.
 
-    A hypothesis has all phrases if each of them occurs in it. A phrase that is given
-    twice has to occur twice, without overlap; different phrases may overlap.
-
-    Args:
-        token_ids: int32 tensor `(batch, phrases, phrase_length)`. A phrase ends with
-            padding; a row of padding alone is not a phrase.
-        pad_token_id: int.
+    `token_ids` are int32 `(batch, phrases, phrase_length)`, padded; a row of padding
+    alone is not a phrase. A hypothesis has all phrases if each of them occurs in it. A
+    phrase that is given twice has to occur twice, without overlap; different phrases
+    may overlap.
     """
 
     def __init__(self, token_ids: Tensor, pad_token_id: int):
@@ -97,15 +77,7 @@ class Phrases:
         return ops.any(self._required > 0, axis=(1, 2))
 
     def after(self, progress: PhraseProgress, tokens: TokenIds) -> PhraseProgress:
-        """Returns the progress after one more token.
-
-        Args:
-            progress: the progress before.
-            tokens: int32 tensor `(batch, num_beams)`.
-
-        Returns:
-            `PhraseProgress`.
-        """
+        """Returns the progress after one more token, `tokens` `(batch, num_beams)`."""
         starts = ops.ones_like(progress.matched[..., :1])
         before = ops.concatenate([starts, progress.matched[..., :-1]], axis=3)
         fits = ops.equal(self._token_ids, tokens[:, :, None, None])
@@ -117,16 +89,10 @@ class Phrases:
         )
 
     def missing(self, progress: PhraseProgress) -> Tensor:
-        """Returns a number of tokens that is enough to complete all phrases.
+        """Returns how many tokens complete all phrases, int32 `(batch, num_beams)`.
 
-        One more token can always lower it: the next token of the phrase with the most
-        matched tokens.
-
-        Args:
-            progress: the progress of hypotheses.
-
-        Returns:
-            int32 tensor `(batch, num_beams)`, 0 if a hypothesis has all phrases.
+        The next token of the phrase with the most matched tokens always lowers the
+        number.
         """
         is_missing = self._is_missing(progress)
         total = int32_sum(ops.where(is_missing, self._lengths, 0), axis=2)
@@ -134,14 +100,7 @@ class Phrases:
         return total - ops.max(begun, axis=2)
 
     def next_tokens(self, progress: PhraseProgress) -> TokenIds:
-        """Returns the next token of each phrase that hypotheses do not have.
-
-        Args:
-            progress: the progress of hypotheses.
-
-        Returns:
-            int32 tensor `(batch, num_beams, phrases)`, -1 for the other phrases.
-        """
+        """Returns next tokens of phrases, `(batch, num_beams, phrases)`; -1 = none."""
         batch, num_beams, count, length = ops.shape(progress.matched)
         shape = (batch, num_beams, count, length)
         following = ops.take_along_axis(
@@ -152,14 +111,7 @@ class Phrases:
         return ops.where(self._is_missing(progress), following[..., 0], -1)
 
     def lacked_by(self, token_ids: TokenIds) -> Mask:
-        """Returns which hypotheses lack a phrase.
-
-        Args:
-            token_ids: int32 tensor `(batch, num_hypotheses, length)`, padded.
-
-        Returns:
-            Boolean tensor `(batch, num_hypotheses)`.
-        """
+        """Returns which padded hypotheses lack a phrase, `(batch, num_hypotheses)`."""
         batch, count, length = ops.shape(token_ids)
         start = PhraseProgress.empty(batch, count, *self.shape)
 
@@ -180,16 +132,7 @@ class Phrases:
 
 
 def with_progress(beams: BeamState, phrases: Phrases, parents: Tensor) -> BeamState:
-    """Returns a state with the progress of its hypotheses.
-
-    Args:
-        beams: the state with the progress of the parents.
-        phrases: the phrases.
-        parents: int32 tensor `(batch, num_beams)`.
-
-    Returns:
-        The new state.
-    """
+    """Returns a state whose progress includes the newest tokens."""
     progress = PhraseProgress(beams.matched, beams.occurrences)
     progress = phrases.after(progress.of_parents(parents), beams.tokens)
     return beams._replace(**progress._asdict())
@@ -198,31 +141,19 @@ def with_progress(beams: BeamState, phrases: Phrases, parents: Tensor) -> BeamSt
 def phrase_candidates(
     phrases: Phrases,
     beams: BeamState,
-    logits: Tensor,
-    normalizer: Tensor,
-    is_last: Mask,
+    logits: Tensor,  # float32 (batch, num_beams, vocabulary_size)
+    normalizer: Tensor,  # float32 (batch, num_beams, 1)
+    is_last: Mask,  # bool (batch, 1), whether every hypothesis ends
     end_token_id: int,
 ) -> Candidates:
     """Returns `2 * num_beams` continuations, spread over the stages of completion.
 
     The candidates are the best continuations of all hypotheses, the best two of each,
-    and the next tokens of the phrases. A hypothesis cannot end without all phrases.
-    The candidates that lack the same number of tokens form a bank. The order begins
-    with the best candidate of the bank that lacks the fewest tokens. The best of the
-    other banks follow, then the second of all banks, and so on, each time by their
-    log-probabilities. In each step, at least one hypothesis therefore gains a token of
-    a phrase, and the others need not contain a part of a phrase yet.
-
-    Args:
-        phrases: the phrases.
-        beams: the state before the step.
-        logits: float32 tensor `(batch, num_beams, vocabulary_size)`.
-        normalizer: float32 tensor `(batch, num_beams, 1)`.
-        is_last: boolean tensor `(batch, 1)`, whether every hypothesis ends.
-        end_token_id: int.
-
-    Returns:
-        `Candidates`.
+    and the next tokens of the phrases. Those that lack the same number of tokens form a
+    bank. The best of each bank come first, beginning with the bank that lacks the
+    fewest tokens, then the second of each, and so on. In each step, at least one
+    hypothesis therefore gains a token of a phrase, and the others need not contain a
+    part of a phrase yet.
     """
     batch, num_beams, size = ops.shape(logits)
     offsets = beams.log_probs - normalizer[:, :, 0]
@@ -273,14 +204,9 @@ def _is_repeated(parents: Tensor, tokens: TokenIds) -> Mask:
 
 
 def _bank_keys(log_probs: Tensor, missing: Tensor) -> Tensor:
-    """Returns keys for the order of candidates; see `phrase_candidates`.
+    """Returns the keys of candidates `(batch, candidates)`; see `phrase_candidates`.
 
-    Args:
-        log_probs: float32 tensor `(batch, candidates)`, `-inf` = no candidate.
-        missing: int32 tensor `(batch, candidates)`, the numbers of the banks.
-
-    Returns:
-        float32 tensor `(batch, candidates)`, highest first; `-inf` = no candidate.
+    `missing` are the numbers of the banks. `-inf` = no candidate.
     """
     numbers = ops.arange(ops.shape(log_probs)[1], dtype="int32")
     own, others = log_probs[:, :, None], log_probs[:, None]

@@ -12,55 +12,24 @@ from keras_transformer.types import Mask, Size, Tensor, TokenIds
 
 
 def combine(key: Tensor, value: Size) -> Tensor:
-    """Computes a new key from a key and a value.
-
-    Args:
-        key: int32 tensor.
-        value: int or int32 tensor, broadcast with `key`.
-
-    Returns:
-        int32 tensor of the broadcast shape.
-    """
+    """Computes a new key from a key and a value, int32 of the broadcast shape."""
     return _mix(ops.bitwise_xor(_mix(key), value + _int32(0x9E3779B9)))
 
 
 def uniform(key: Tensor) -> Tensor:
-    """Computes a uniform random number in the open interval (0, 1) from each key.
-
-    Args:
-        key: int32 tensor from `combine`.
-
-    Returns:
-        float32 tensor of the same shape, multiples of 2^-24.
-    """
+    """Computes a uniform float32 in (0, 1), a multiple of 2^-24, from each key."""
     return (ops.cast(_shift(key, 9), "float32") + 0.5) * 2.0**-23
 
 
 def key_of_tokens(token_ids: TokenIds, mask: Mask) -> Tensor:
-    """Computes a key from the tokens of a sequence, independent of its padding.
-
-    Args:
-        token_ids: int32 tensor `(batch, length)`.
-        mask: boolean tensor `(batch, length)`, the real tokens.
-
-    Returns:
-        int32 tensor `(batch,)`.
-    """
+    """Computes a key of each sequence `(batch, length)`, independent of its padding."""
     positions = ops.arange(ops.shape(token_ids)[1], dtype="int32")
     keys = combine(positions, token_ids)
     return int32_sum(ops.where(mask, keys, 0), axis=1)
 
 
 def key_of_array(array: Tensor, padding: int = 0) -> Tensor:
-    """Computes a key from the numbers of an array, independent of padding at its end.
-
-    Args:
-        array: float or int tensor `(batch, ...)`.
-        padding: int, the number that padding consists of.
-
-    Returns:
-        int32 tensor `(batch,)`.
-    """
+    """Computes a key of each array `(batch, ...)`, independent of final padding."""
     is_float = "float" in keras.backend.standardize_dtype(array.dtype)
     numbers = ops.cast(array, "float32" if is_float else "int32")
     numbers = ops.reshape(numbers, (ops.shape(numbers)[0], -1))

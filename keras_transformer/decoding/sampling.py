@@ -141,9 +141,8 @@ class Sampling(IndependentSearch):
 def _lowest_of_nucleus(probabilities: Tensor, top_p: float) -> Tensor:
     """Returns the lowest probability in the smallest set that sums to `top_p`.
 
-    It is the highest threshold that enough probabilities reach. Its bits are found one
-    by one, highest first, since positive floats have the order of their bits. XLA takes
-    forty times as long to sort the probabilities on a CPU.
+    It is found bit by bit, highest first, since positive floats have the order of their
+    bits. On a CPU, XLA takes forty times as long to sort the probabilities.
     """
 
     def add_bit(index: Tensor, lowest: Tensor) -> Tensor:

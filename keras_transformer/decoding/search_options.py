@@ -46,23 +46,8 @@ def refuse_search_options(
 ) -> None:
     """Raises `TypeError` for keyword arguments that a function does not have.
 
-    If one is an option of a search, in this library or in another one, the error names
-    the right call.
-
-    Args:
-        function: the function.
-        options: further keyword arguments that it received.
-
-    Example:
-
-    >>> def generate(inputs, search=None, **options):
-    ...     refuse_search_options(generate, options)
-    ...     return inputs
-    >>> generate(["hello"], num_beams=3)
-    Traceback (most recent call last):
-        ...
-    TypeError: `num_beams` must not be an argument of `generate`; received \
-`num_beams=3`. Call `generate(inputs, BeamSearch(num_beams=3))`.
+    For an option of a search, in this library or another one, the error names the right
+    call.
     """
     if not options:
         return
@@ -81,10 +66,8 @@ def search_options_error(
 ) -> TypeError:
     """Returns the error for options of a search that a function does not take.
 
-    Args:
-        name: name of the function.
-        accepted: names of its parameters; those before `search` are required.
-        options: the options by name, keys of `SEARCH` or `DECODING`.
+    The function has the parameters `accepted`, of which those before `search` are
+    required. The options are keys of `SEARCH` or `DECODING`.
     """
     searches = "search" in accepted
     direct = [(DECODING[n], repr(v)) for n, v in options.items() if n in DECODING]

@@ -19,28 +19,12 @@ class TopCandidates(NamedTuple):
 
 
 def top_candidates(offsets: Tensor, values: Tensor, k: int) -> TopCandidates:
-    """Returns the highest sums of the offset of a row and a value of the row.
+    """Returns the `k` highest sums of an offset `(batch, rows)` and a value of its row.
 
-    The `k` highest sums are in the `k` blocks of values with the highest maxima, so
-    only these blocks are sorted. Equal sums are ordered by row, then by column. The
-    sums of a row whose offset is NaN count as `-inf`, since each backend orders NaN in
-    its own way.
-
-    Args:
-        offsets: float tensor `(batch, rows)`, NaN for each row that holds NaN.
-        values: float tensor `(batch, rows, columns)`.
-        k: int, at most `rows * columns`.
-
-    Returns:
-        `TopCandidates`.
-
-    Example:
-
-    >>> offsets = np.array([[0.0, 2.0]])
-    >>> values = np.array([[[4.0, 3.0, 5.0], [2.0, 4.0, 2.0]]])
-    >>> found = top_candidates(*map(ops.convert_to_tensor, (offsets, values)), 2)
-    >>> [ops.convert_to_numpy(part).tolist() for part in found]
-    [[[6.0, 5.0]], [[1, 0]], [[1, 2]]]
+    The highest sums are in the `k` blocks of values `(batch, rows, columns)` with the
+    highest maxima, so only these blocks are sorted. Equal sums are ordered by row, then
+    by column. A row that holds NaN has the offset NaN and counts as `-inf`, since each
+    backend orders NaN in its own way.
     """
     batch, rows, columns = ops.shape(values)
     maxima = _maxima_of_blocks(values)
@@ -65,21 +49,10 @@ def top_candidates(offsets: Tensor, values: Tensor, k: int) -> TopCandidates:
 
 
 def argmax(values: Tensor) -> Tensor:
-    """Returns the column of the highest value of each row; of equal values the first.
+    """Returns the first column with the highest value, int32, of each row.
 
     `ops.argmax` guarantees neither this order nor one of NaN, which counts as `-inf`
     here.
-
-    Args:
-        values: float tensor `(batch, rows, columns)`.
-
-    Returns:
-        int32 tensor `(batch, rows)`.
-
-    Example:
-
-    >>> ops.convert_to_numpy(argmax(np.array([[[1.0, 3.0, 3.0]]], "float32"))).tolist()
-    [[1]]
     """
     values = _without_nan(ops.convert_to_tensor(values))
     count = ops.shape(values)[-1]

@@ -31,23 +31,14 @@ class Alignment(NamedTuple):
 
 
 class BatchAlignment(NamedTuple):
-    """The alignments of a batch.
+    """The alignments of a batch."""
 
-    Attributes:
-        attention: float32 tensor `(batch, target_length, source_length)`.
-        positions: int32 tensor `(batch, target_length)`.
-    """
-
-    attention: Tensor
-    positions: Tensor
+    attention: Tensor  # float32 (batch, target_length, source_length)
+    positions: Tensor  # int32 (batch, target_length)
 
 
 class Aligner:
-    """Aligns pairs with one model, and caches the compiled functions.
-
-    Args:
-        model: the model.
-    """
+    """Aligns pairs with one model, and caches the compiled functions."""
 
     def __init__(self, model: SequenceModel):
         self._model = model
@@ -60,17 +51,7 @@ class Aligner:
         layer: int | None,
         batch_size: int,
     ) -> list[Alignment]:
-        """Aligns pairs; see `GenerativeModel.align`.
-
-        Args:
-            sources: texts or token ids.
-            targets: texts or token ids.
-            layer: int or `None`.
-            batch_size: int.
-
-        Returns:
-            A list of `Alignment`s.
-        """
+        """Aligns pairs; see `GenerativeModel.align`."""
         compiled = self._compile(layer)
         pairs = token_pairs(self._model, sources, targets)
         are_arrays = self._model.source_spec is not None
@@ -105,17 +86,7 @@ class Aligner:
 def align_batch(
     model: SequenceModel, inputs: SequenceInputs, layer: int | None = None
 ) -> BatchAlignment:
-    """Aligns a batch; can be traced by every backend.
-
-    Args:
-        model: the model.
-        inputs: token ids of the sources, and of the targets after the start token.
-        layer: int, the decoder block whose attention is used; see
-            `GenerativeModel.align`.
-
-    Returns:
-        A `BatchAlignment`.
-    """
+    """Aligns a batch by the attention of block `layer`; all backends can trace it."""
     token_ids = inputs["encoder_token_ids"]
     attention = model.cross_attention(token_ids, inputs["decoder_token_ids"], layer)
     is_token = model.source_mask(token_ids)

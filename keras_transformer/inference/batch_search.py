@@ -25,19 +25,12 @@ from keras_transformer.types import Size, TokenIds
 
 
 class PreparedSearch(NamedTuple):
-    """The arguments of `run_search`.
+    """The arguments of `run_search`."""
 
-    Attributes:
-        inputs: the constraints.
-        state: the state of the model before the first step.
-        steps: int or int32 scalar tensor, the maximum number of steps.
-        capacity: int or int32 scalar tensor, the steps that the state has room for.
-    """
-
-    inputs: SearchInputs
-    state: ModelState
-    steps: Size
-    capacity: Size
+    inputs: SearchInputs  # the constraints
+    state: ModelState  # that of the model before the first step
+    steps: Size  # the maximum number of steps
+    capacity: Size  # the number of steps that the state has room for
 
 
 def search_batch(
@@ -55,26 +48,14 @@ def search_batch(
 
 def prepare_search(
     model: SequenceModel,
-    sources: Sources,
+    sources: Sources,  # int (batch, source_length), padded; or arrays (batch, ...)
     request: Request,
-    prefixes: TokenIds | None = None,
-    seed: Size = 0,
-    phrases: TokenIds | None = None,
-    has_all_room: bool = False,
+    prefixes: TokenIds | None = None,  # int (batch, prefix_length), padded
+    seed: Size = 0,  # int32 () or (batch,)
+    phrases: TokenIds | None = None,  # int (batch, phrases, phrase_length), padded
+    has_all_room: bool = False,  # whether the state has room for all steps
 ) -> PreparedSearch:
-    """Encodes sources and computes the constraints of their search.
-
-    Args:
-        model: the model.
-        sources: int tensor `(batch, source_length)`, padded; or arrays `(batch, ...)`.
-        request: the search and the lengths.
-        prefixes: int tensor `(batch, prefix_length)`, the beginnings of the outputs,
-            padded; `None` = no prefixes.
-        seed: int32 tensor, a scalar or `(batch,)`, seed of the random numbers.
-        phrases: int tensor `(batch, phrases, phrase_length)`, the phrases that must
-            occur in the outputs, padded; `None` = no phrases.
-        has_all_room: bool, whether the state of the model has room for all steps.
-    """
+    """Encodes sources and computes the constraints of their search."""
     sources = model.prepare_sources(sources)
     inputs = search_inputs(model, sources, request, prefixes, seed, phrases)
     source_length = ops.shape(inputs.source_mask)[1]

@@ -13,15 +13,10 @@ Utility: TypeAlias = Callable[[str, str], float]
 
 
 class BayesRiskResult(NamedTuple):
-    """The candidates that `minimum_bayes_risk` chooses.
+    """The candidates that `minimum_bayes_risk` chooses."""
 
-    Attributes:
-        texts: list of str, the chosen candidate of each sentence.
-        utilities: float64 array `(batch,)`, the expected utility of each.
-    """
-
-    texts: list[str]
-    utilities: np.ndarray
+    texts: list[str]  # the chosen candidate of each sentence
+    utilities: np.ndarray  # float64 (batch,), the expected utility of each
 
 
 def minimum_bayes_risk(

@@ -62,9 +62,9 @@ T = TypeVar("T")
 class CompiledSearch(NamedTuple):
     """A search in compiled functions.
 
-    Small batches with outputs of usual lengths need only the first part, so that their
-    compilation takes half of the time. A search with phrases is two searches, the
-    second for what the first lacks.
+    The first part suffices for small batches with outputs of usual lengths, and
+    compiles in half the time. A search with phrases is two searches, the second for
+    what the first lacks.
     """
 
     first_part: Callable[..., tuple[SearchResult, Tensor, SearchInputs, SearchState]]
@@ -77,10 +77,6 @@ class Generator:
 
     Inputs are sorted by length and decoded in batches of few shapes: the sizes are
     powers of two, the lengths are those of `length_buckets`.
-
-    Args:
-        model: the model.
-        aligner: the aligner of the model.
     """
 
     def __init__(self, model: SequenceModel, aligner: Aligner):
@@ -101,13 +97,9 @@ class Generator:
         seed: int | None = None,
         distinct_texts: bool = False,
         constraints: Constraints | None = None,
-        include_source: bool = False,
+        include_source: bool = False,  # whether each text begins with its input
     ) -> Any:
-        """Decodes, and returns the outputs in the form of the inputs.
-
-        The arguments are those of `GenerativeModel.generate`; with `include_source`,
-        each text begins with its input.
-        """
+        """Decodes; see `GenerativeModel.generate`."""
         check_request(request, batch_size)
         check_seed(seed)
         single = is_text(inputs)
@@ -171,20 +163,7 @@ class Generator:
     def prefix_rows(
         self, prefix: Sequences | None, rows: SourceRows, request: Request
     ) -> Rows:
-        """Converts prefixes to lists of token ids, and checks them.
-
-        Args:
-            prefix: texts or token ids, one for each input, or `None`.
-            rows: token ids of the inputs, or arrays.
-            request: the search and the lengths.
-
-        Returns:
-            Lists of ints, one for each input.
-
-        Raises:
-            ValueError: if their number is not that of the inputs, a token id is not in
-                the vocabulary, or one is too long.
-        """
+        """Converts one prefix for each input to a list of token ids, and checks it."""
         if prefix is None:
             return [[] for _ in rows]
         model = self._model

@@ -15,30 +15,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class TextScores:
-    """The negative log-probability of texts, and their sizes.
+    """The negative log-probability of texts, and their sizes."""
 
-    Attributes:
-        nats: float, negative log-probability of all texts, in nats.
-        texts: int, number of texts.
-        tokens: int, number of tokens that are scored, end tokens included.
-        characters: int, number of characters of these tokens.
-        bytes: int, number of their bytes in UTF-8.
-    """
-
-    nats: float
+    nats: float  # negative log-probability of all texts
     texts: int
-    tokens: int
-    characters: int
-    bytes: int
+    tokens: int  # number of scored tokens, end tokens included
+    characters: int  # of the scored tokens
+    bytes: int  # of the scored tokens in UTF-8
 
     @classmethod
     def of(cls, result: ScoreResult, texts: Sequence[str]) -> "TextScores":
-        """Adds up the scores of texts.
-
-        Args:
-            result: the scores.
-            texts: list of str, the texts.
-        """
+        """Adds up the scores of texts."""
         return cls(
             nats=float(-result.scores.sum(dtype="float64")),
             texts=len(texts),
@@ -79,20 +66,7 @@ def score_running_text(
     stride: int | None = None,
     batch_size: int = 64,
 ) -> TextScores:
-    """Scores texts of any length; see `CausalLM.score_texts`.
-
-    Args:
-        model: a language model with a tokenizer.
-        texts: list of str.
-        context: int, number of tokens that a window attends to; `None` = `max_length`
-            of the model.
-        stride: int, number of tokens that a window scores; `None` = half of the
-            context.
-        batch_size: int, number of windows scored together.
-
-    Returns:
-        The `TextScores`.
-    """
+    """Scores texts of any length; see `CausalLM.score_texts`."""
     result = score_texts(model, texts, context, stride, batch_size)
     scores = TextScores.of(result, texts)
     if model.add_start_token or model.target_tokenizer is None:

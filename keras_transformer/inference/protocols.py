@@ -14,25 +14,16 @@ if TYPE_CHECKING:
 
 
 class SequenceInputs(TypedDict):
-    """The inputs of a call of a model.
+    """The inputs of a call of a model."""
 
-    Attributes:
-        encoder_token_ids: int32 tensor `(batch, source_length)`, padded; or arrays
-            `(batch, ...)`, if the model has a `source_spec`.
-        decoder_token_ids: int32 tensor `(batch, target_length)`, the targets after the
-            start token, padded.
-    """
-
+    # int32 (batch, source_length), padded; or arrays (batch, ...)
     encoder_token_ids: TokenIds
+    # int32 (batch, target_length), after the start token, padded
     decoder_token_ids: TokenIds
 
 
 class SequenceModel(DecodingModel, Protocol):
-    """What generation, scoring and alignment use of a model.
-
-    `keras_transformer.models.GenerativeModel` follows it and documents the attributes
-    and methods.
-    """
+    """What generation, scoring and alignment use of a model; see `GenerativeModel`."""
 
     source_tokenizer: "Tokenizer | None"
     target_tokenizer: "Tokenizer | None"

@@ -17,16 +17,7 @@ class Request(NamedTuple):
 
 
 def check_request(request: Request, batch_size: int = 1) -> None:
-    """Checks the arguments of `generate`.
-
-    Args:
-        request: the arguments that a compiled search depends on.
-        batch_size: int, number of inputs decoded together.
-
-    Raises:
-        ValueError: if `search` is not a search, or a number has another type or is out
-            of range.
-    """
+    """Checks the arguments of `generate`."""
     search = request.search
     try:
         hash(request)
@@ -67,14 +58,7 @@ def _check_number(name: str, number: object, least: int, *others: type) -> None:
 
 
 def check_seed(seed: int | None) -> None:
-    """Checks that a seed has 32 bits, as a compiled search requires.
-
-    Args:
-        seed: int, or `None` for a random seed.
-
-    Raises:
-        ValueError: if it is out of range.
-    """
+    """Checks that a seed has 32 bits, as a compiled search requires."""
     if seed is None or isinstance(seed, Integral) and -(2**31) <= seed < 2**31:
         return
     raise ValueError(
@@ -84,14 +68,7 @@ def check_seed(seed: int | None) -> None:
 
 
 def check_probabilities(scores: np.ndarray) -> None:
-    """Checks that the logits of the model had probabilities.
-
-    Args:
-        scores: float array `(inputs, num_hypotheses)`, the scores of a `SearchResult`.
-
-    Raises:
-        FloatingPointError: if one is NaN.
-    """
+    """Raises `FloatingPointError` if a score is NaN: logits had no probabilities."""
     broken = np.flatnonzero(np.isnan(scores).any(axis=1))
     if len(broken):
         raise FloatingPointError(
@@ -102,12 +79,5 @@ def check_probabilities(scores: np.ndarray) -> None:
 
 
 def seed_or_random(seed: int | None) -> np.int32:
-    """Returns a seed, drawn by NumPy if it is `None`.
-
-    Args:
-        seed: int or `None`.
-
-    Returns:
-        int32 scalar.
-    """
+    """Returns the seed, or one that NumPy draws if it is `None`."""
     return np.int32(np.random.randint(2**31 - 1) if seed is None else seed)

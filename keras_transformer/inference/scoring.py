@@ -38,11 +38,7 @@ class ScoreResult(NamedTuple):
 
 
 class Scorer:
-    """Scores pairs with one model, and caches the compiled function.
-
-    Args:
-        model: the model.
-    """
+    """Scores pairs with one model, and caches the compiled function."""
 
     def __init__(self, model: SequenceModel):
         self._model = model
@@ -57,19 +53,9 @@ class Scorer:
         sources: Sequences,
         targets: Sequences,
         batch_size: int,
-        add_end: bool = True,
+        add_end: bool = True,  # whether targets that are texts end with the end token
     ) -> ScoreResult:
-        """Scores pairs; see `GenerativeModel.score`.
-
-        Args:
-            sources: texts or token ids.
-            targets: texts or token ids.
-            batch_size: int.
-            add_end: whether targets that are texts end with the end token.
-
-        Returns:
-            A `ScoreResult`.
-        """
+        """Scores pairs; see `GenerativeModel.score`."""
         pairs = token_pairs(self._model, sources, targets, add_end)
         found: dict[int, np.ndarray] = {}
         for batch in pair_batches(self._model, pairs, batch_size):
@@ -88,15 +74,9 @@ class Scorer:
 def token_log_probabilities(
     model: SequenceModel, inputs: SequenceInputs, target_token_ids: TokenIds
 ) -> Tensor:
-    """Computes the log-probability of each target token; can be traced.
+    """Computes the log-probability of each target token, 0 for padding; can be traced.
 
-    Args:
-        model: the model.
-        inputs: token ids of the sources, and of the targets after the start token.
-        target_token_ids: int32 tensor `(batch, target_length)`, padded.
-
-    Returns:
-        float32 tensor `(batch, target_length)`, 0 for padding.
+    Padded targets `(batch, target_length)` have float32 results of the same shape.
     """
     logits = ops.cast(model(inputs, training=False), "float32")
     chosen = ops.take_along_axis(logits, target_token_ids[:, :, None], axis=-1)

@@ -12,29 +12,18 @@ from keras_transformer.types import Mask, Shape, Tensor
 
 
 class ArraySpec(NamedTuple):
-    """The arrays that a model takes as sources.
+    """The arrays that a model takes as sources."""
 
-    Attributes:
-        shape: tuple of ints and `None`, the shape of one source; `None` = unknown.
-        dtype: name of the dtype; `None` = float32, or int32 for arrays of ints.
-    """
-
-    shape: tuple[int | None, ...] | None
-    dtype: str | None
+    shape: tuple[int | None, ...] | None  # of one source; None = unknown
+    dtype: str | None  # None = float32, or int32 for arrays of ints
 
 
 class EmbeddedSources(NamedTuple):
-    """Arrays and the outputs of a `source_embedding`.
+    """Arrays and the outputs of a `source_embedding`."""
 
-    Attributes:
-        arrays: tensor `(batch, ...)`, its inputs.
-        embedded: tensor `(batch, source_length, hidden_dim)`.
-        mask: boolean tensor `(batch, source_length)`, the positions to attend to.
-    """
-
-    arrays: Tensor
-    embedded: Tensor
-    mask: Mask
+    arrays: Tensor  # (batch, ...), its inputs
+    embedded: Tensor  # (batch, source_length, hidden_dim)
+    mask: Mask  # bool (batch, source_length), the positions to attend to
 
 
 # Token ids, arrays, or the result of `prepare_sources`.
@@ -47,17 +36,10 @@ def without_embedding(sources: Sources) -> Tensor:
 
 
 def spec_of_layer(layer: keras.layers.Layer) -> ArraySpec:
-    """Returns the arrays that a layer takes, as far as they are known.
+    """Returns what is known about the arrays that a layer of one input takes.
 
-    Args:
-        layer: a layer of one input.
-
-    Returns:
-        An `ArraySpec`: shape and dtype of the `Input` of a functional or sequential
-        model, the number of axes of another layer that is built.
-
-    Raises:
-        ValueError: if the layer has several inputs.
+    It is the shape and dtype of the `Input` of a functional or sequential model, and
+    the number of axes of another layer that is built.
     """
     given = getattr(layer, "inputs", None)
     if not given:
@@ -80,17 +62,7 @@ def embed_arrays(
 ) -> EmbeddedSources:
     """Calls a `source_embedding`, and checks its outputs.
 
-    Args:
-        layer: the layer.
-        arrays: tensor `(batch, ...)`; or `EmbeddedSources`, which are returned.
-        hidden_dim: int, width of the model.
-        training: whether dropout is applied.
-
-    Returns:
-        `EmbeddedSources`; without a Keras mask, all positions are attended to.
-
-    Raises:
-        ValueError: if the outputs have another shape.
+    Without a Keras mask, all positions are attended to.
     """
     if isinstance(arrays, EmbeddedSources):
         return arrays
@@ -121,19 +93,10 @@ class _MaskOfInputs(keras.layers.Layer):
 
 
 def array_rows(spec: ArraySpec, sources: Any, argument: str) -> list[np.ndarray]:
-    """Converts the sources of a user to arrays.
+    """Converts sources that are arrays to a list with an array for each source.
 
-    Args:
-        spec: the arrays that the model takes.
-        sources: an array or tensor `(batch, ...)`, a list of arrays, or a
-            `tf.data.Dataset` of either.
-        argument: name of the argument, for error messages.
-
-    Returns:
-        List of arrays, one for each source.
-
-    Raises:
-        ValueError: if they are texts, or an array has another shape or dtype.
+    They are an array or tensor `(batch, ...)`, a list of arrays, or a `tf.data.Dataset`
+    of either.
     """
     if isinstance(sources, str | bytes):
         raise _not_arrays(spec, argument, repr(sources)[:80])
@@ -192,14 +155,7 @@ def _not_arrays(spec: ArraySpec, argument: str, received: str) -> ValueError:
 
 
 def numbers_by_shape(rows: Sequence[np.ndarray]) -> list[list[int]]:
-    """Groups arrays by their shape, since only arrays of one shape form a batch.
-
-    Args:
-        rows: arrays.
-
-    Returns:
-        Lists of the numbers of the arrays of each shape.
-    """
+    """Groups the numbers of arrays by shape: only arrays of one shape form a batch."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for number, row in enumerate(rows):
         groups.setdefault(row.shape, []).append(number)
@@ -207,13 +163,5 @@ def numbers_by_shape(rows: Sequence[np.ndarray]) -> list[list[int]]:
 
 
 def stacked(rows: Sequence[np.ndarray], batch_size: int) -> np.ndarray:
-    """Stacks arrays of one shape, and repeats the last one to fill the batch.
-
-    Args:
-        rows: arrays.
-        batch_size: int, rows of the batch.
-
-    Returns:
-        Array `(batch_size, ...)`.
-    """
+    """Stacks arrays of one shape, and repeats the last one to fill the batch."""
     return np.stack([*rows, *[rows[-1]] * (batch_size - len(rows))])

@@ -31,17 +31,7 @@ SourceRows: TypeAlias = list[Any]
 def source_rows(model: SequenceModel, sources: Sequences, argument: str) -> SourceRows:
     """Converts sources to lists of token ids without padding, or to arrays.
 
-    Args:
-        model: the model.
-        sources: texts or token ids, see `token_rows`; or arrays, see `array_rows`.
-        argument: name of the argument, for error messages.
-
-    Returns:
-        Lists of ints; those of a source without tokens are `model.empty_source`. For a
-        model with `source_spec`, arrays.
-
-    Raises:
-        ValueError: see `token_rows` and `array_rows`.
+    A source without tokens becomes `model.empty_source`.
     """
     if model.source_spec is not None:
         arrays = array_rows(model.source_spec, sources, argument)
@@ -56,31 +46,14 @@ def source_rows(model: SequenceModel, sources: Sequences, argument: str) -> Sour
 
 
 def check_sources(model: SequenceModel, rows: SourceRows, argument: str) -> None:
-    """Checks the token ids of sources against the limits of a model.
-
-    Args:
-        model: the model.
-        rows: lists of token ids, or arrays, which have been checked.
-        argument: name of the argument, for error messages.
-
-    Raises:
-        ValueError: see `check_rows`.
-    """
+    """Checks the token ids of sources against the limits of a model."""
     if model.source_spec is None:
         size, limit = model.source_vocabulary_size, model.max_source_length
         check_rows(rows, argument, "source", size, limit, model.length_arguments[0])
 
 
 def source_lengths(model: SequenceModel, rows: SourceRows) -> list[int]:
-    """Returns the numbers of real positions of sources.
-
-    Args:
-        model: the model.
-        rows: lists of token ids, or arrays.
-
-    Returns:
-        Ints, one for each source.
-    """
+    """Returns the number of real positions of each source."""
     if model.source_spec is None:
         return [*map(len, rows)]
     masks = [model.source_mask(ops.convert_to_tensor(row[None])) for row in rows]
@@ -90,16 +63,7 @@ def source_lengths(model: SequenceModel, rows: SourceRows) -> list[int]:
 def batch_of_sources(
     model: SequenceModel, rows: SourceRows, batch_size: int
 ) -> np.ndarray:
-    """Pads lists of token ids to a batch, or stacks arrays of one shape.
-
-    Args:
-        model: the model.
-        rows: lists of token ids, or arrays.
-        batch_size: int, rows of the batch.
-
-    Returns:
-        int32 array `(batch_size, source_length)`, or an array `(batch_size, ...)`.
-    """
+    """Pads lists of token ids to an int32 batch, or stacks arrays of one shape."""
     if model.source_spec is not None:
         return stacked(rows, batch_size)
     return pad_rows(rows, batch_size, model.max_source_length, model.pad_token_id)
@@ -115,16 +79,9 @@ class Batch(NamedTuple):
 def batches_of_numbers(
     model: SequenceModel, rows: SourceRows, keys: Sequence[Any], batch_size: int
 ) -> Iterator[Batch]:
-    """Groups sources into batches, whose sizes are powers of two.
+    """Groups sources, sorted by `keys`, into batches whose sizes are powers of two.
 
-    Args:
-        model: the model.
-        rows: lists of token ids, or arrays, which share a batch if they have one shape.
-        keys: what the sources are sorted by.
-        batch_size: int, maximum number of sources of a batch.
-
-    Yields:
-        `Batch`es.
+    Only arrays of one shape share a batch.
     """
     groups = [[*range(len(rows))]]
     if model.source_spec is not None:
@@ -144,42 +101,20 @@ class Pairs(NamedTuple):
 
 
 class PairBatch(NamedTuple):
-    """A batch of pairs.
+    """A batch of pairs."""
 
-    Attributes:
-        numbers: list of ints, the numbers of the pairs in the first rows; the other
-            rows are padding.
-        inputs: the inputs of the model.
-        target_token_ids: int32 tensor `(batch, target_length)`, padded.
-    """
-
-    numbers: list[int]
+    numbers: list[int]  # of the pairs in the first rows; the others are padding
     inputs: SequenceInputs
-    target_token_ids: TokenIds
+    target_token_ids: TokenIds  # int32 (batch, target_length), padded
 
 
 def token_pairs(
     model: SequenceModel,
     sources: Sequences,
     targets: Sequences,
-    add_end: bool = True,
+    add_end: bool = True,  # whether targets that are texts end with the end token
 ) -> Pairs:
-    """Converts sources and targets to lists of token ids, and checks them.
-
-    Args:
-        model: the model.
-        sources: a text or a list of texts, if the model has tokenizers; or token ids:
-            a list of lists of ints, or an int array `(batch, source_length)` with
-            padding; or arrays, if the model has a `source_spec`.
-        targets: as many entries as `sources`, of the same forms.
-        add_end: whether to append the end token to the ids of targets that are texts.
-
-    Returns:
-        `Pairs`.
-
-    Raises:
-        ValueError: if the model does not accept them, or their numbers differ.
-    """
+    """Converts sources and targets to lists of token ids, and checks them."""
     pad, limit = model.pad_token_id, model.max_target_length
     rows = source_rows(model, sources, "sources")
     check_sources(model, rows, "sources")
@@ -209,19 +144,7 @@ def token_pairs(
 def pair_batches(
     model: SequenceModel, pairs: Pairs, batch_size: int
 ) -> Iterator[PairBatch]:
-    """Groups pairs of similar lengths into batches, whose sizes are powers of two.
-
-    Args:
-        model: the model.
-        pairs: the token ids.
-        batch_size: int, maximum number of pairs of a batch.
-
-    Yields:
-        `PairBatch`es.
-
-    Raises:
-        ValueError: if `batch_size` is not an int of at least 1.
-    """
+    """Groups pairs of similar lengths into batches whose sizes are powers of two."""
     check_ints(1, batch_size=batch_size)
     sources, targets = pairs
     pad, limit = model.pad_token_id, model.max_target_length

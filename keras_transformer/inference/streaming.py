@@ -63,12 +63,7 @@ class SearchTree(NamedTuple):
 
 
 class Stepper:
-    """Searches for one output step by step, and caches the compiled steps.
-
-    Args:
-        model: the model.
-        generator: the generator of the model, which checks prefixes.
-    """
+    """Searches for one output step by step, and caches the compiled steps."""
 
     def __init__(self, model: SequenceModel, generator: Generator):
         self._model = model
@@ -82,17 +77,7 @@ class Stepper:
         prefix: Sequences | None,
         seed: int | None,
     ) -> Iterator[Any]:
-        """Yields the tokens of one output; see `GenerativeModel.stream`.
-
-        Args:
-            inputs: a text, a list of token ids or an array.
-            request: the search and the lengths.
-            prefix: a text, a list of token ids or `None`.
-            seed: int or `None`.
-
-        Returns:
-            An iterator of texts for a text, of ints for token ids.
-        """
+        """Yields the tokens of one output; see `GenerativeModel.stream`."""
         states = self.steps(inputs, request, prefix, seed)
         tokens = self._final_tokens(request, states)
         tokenizer = self._model.target_tokenizer
@@ -116,16 +101,7 @@ class Stepper:
     def search_tree(
         self, inputs: Sequences, request: Request, prefix: Sequences | None
     ) -> SearchTree:
-        """Returns the hypotheses of a search; see `GenerativeModel.search_tree`.
-
-        Args:
-            inputs: a text, a list of token ids or an array.
-            request: the search and the lengths.
-            prefix: a text, a list of token ids or `None`.
-
-        Returns:
-            A `SearchTree`.
-        """
+        """Returns the hypotheses of a search; see `GenerativeModel.search_tree`."""
         search, model = request.search, self._model
         if not isinstance(search, BeamSearch):
             raise ValueError(
@@ -159,17 +135,7 @@ class Stepper:
         prefix: Sequences | None,
         seed: int | None,
     ) -> Iterator[Any]:
-        """Checks the arguments, and returns the states of the search.
-
-        Args:
-            inputs: a text, a list of token ids or an array.
-            request: the search and the lengths.
-            prefix: a text, a list of token ids or `None`.
-            seed: int or `None`.
-
-        Returns:
-            An iterator of the `SearchState` after each step.
-        """
+        """Checks the arguments, and returns the `SearchState` after each step."""
         check_request(request)
         check_seed(seed)
         model = self._model

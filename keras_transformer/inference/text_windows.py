@@ -17,37 +17,19 @@ class LanguageModel(SequenceModel, Protocol):
 
 
 class Windows(NamedTuple):
-    """The windows of texts, in order.
+    """The windows of texts, in order."""
 
-    Attributes:
-        contexts: lists of token ids, which are not scored.
-        continuations: lists of token ids, which are scored after their contexts.
-        texts: list of ints, the text of each window.
-    """
-
-    contexts: Rows
-    continuations: Rows
-    texts: list[int]
+    contexts: Rows  # not scored
+    continuations: Rows  # scored after their contexts
+    texts: list[int]  # the number of each window's text
 
 
 def text_windows(rows: Rows, context: int, stride: int) -> Windows:
     """Splits texts into windows that score each token but the first once.
 
-    Args:
-        rows: lists of token ids.
-        context: int, maximum number of input tokens of a window: those of a context
-            and its continuation without the last one.
-        stride: int from 1 to `context`, number of scored tokens of all windows but the
-            first of a text, which scores `context` tokens.
-
-    Returns:
-        `Windows`.
-
-    Example:
-
-    >>> contexts, continuations, _ = text_windows([[1, 2, 3, 4, 5, 6]], 3, 2)
-    >>> contexts, continuations
-    ([[1], [3, 4]], [[2, 3, 4], [5, 6]])
+    The input of a window, which lacks the last token of the continuation, has at most
+    `context` tokens. The first window of a text scores `context` tokens, and the others
+    score `stride` tokens each.
     """
     windows = Windows([], [], [])
     for number, row in enumerate(rows):
@@ -68,18 +50,7 @@ def score_texts(
     stride: int | None,
     batch_size: int,
 ) -> ScoreResult:
-    """Scores texts; see `CausalLM.score_texts`.
-
-    Args:
-        model: the model.
-        texts: texts or token ids.
-        context: int or `None`.
-        stride: int or `None`.
-        batch_size: int.
-
-    Returns:
-        A `ScoreResult`.
-    """
+    """Scores texts; see `CausalLM.score_texts`."""
     limit = model.max_target_length
     context = limit if context is None else context
     is_int = isinstance(context, Integral)

@@ -20,14 +20,7 @@ Sequences: TypeAlias = str | bytes | Iterable[Any]
 
 
 def is_text(value: object) -> bool:
-    """Returns whether a value is a text.
-
-    Args:
-        value: any object.
-
-    Returns:
-        bool; `True` for a str, bytes, or a string array or tensor of shape `()`.
-    """
+    """Returns whether a value is a str, bytes, or a string array or tensor `()`."""
     return isinstance(_plain(value), str | bytes)
 
 
@@ -43,19 +36,10 @@ def _plain(value: Any) -> Any:
 
 
 def as_entries(inputs: Sequences, argument: str) -> Sequence[Any]:
-    """Converts a batch of a user to a list.
+    """Converts a batch to a list, and returns an int array as it is.
 
-    Args:
-        inputs: a text; or texts or token ids in a list, an array, a tensor, a column of
-            a table, a `tf.data.Dataset` (batched or not) or an iterator.
-        argument: name of the argument, for error messages.
-
-    Returns:
-        A list, or `inputs` if they are an int array.
-
-    Raises:
-        ValueError: if `inputs` cannot be iterated over, or the strings have more than
-            one axis.
+    A batch is a text; or texts or token ids in a list, an array, a tensor, a column of
+    a table, a `tf.data.Dataset` (batched or not) or an iterator.
     """
     inputs = _plain(inputs)
     if hasattr(inputs, "row_splits"):  # a ragged tensor of TensorFlow
@@ -107,26 +91,9 @@ def token_rows(
     argument: str,
     tokenizer: "Tokenizer | None",
     pad_token_id: int,
-    add_end: bool = True,
+    add_end: bool = True,  # whether texts end with the end token
 ) -> Rows:
-    """Converts texts or token ids to lists of token ids without padding.
-
-    Args:
-        inputs: a text or a list of texts; or token ids: a list of lists of ints, or
-            an int array `(batch, length)` with padding.
-        argument: name of the argument, for error messages.
-        tokenizer: tokenizer of the texts or `None`.
-        pad_token_id: int, the id of padding, which is removed.
-        add_end: whether to append the end token to the ids of texts.
-
-    Returns:
-        Lists of ints.
-
-    Raises:
-        ValueError: if `inputs` are neither texts nor token ids, or texts without a
-            tokenizer; or if a text is not valid Unicode, or begins with a language
-            token that the vocabulary lacks.
-    """
+    """Converts texts or token ids to lists of token ids without padding."""
     rows = as_entries(inputs, argument)
     if any(map(is_text, rows)):
         if tokenizer is None:
@@ -161,24 +128,12 @@ def token_rows(
 def check_rows(
     rows: Rows,
     argument: str,
-    side: str,
+    side: str,  # "source" or "target"
     size: int,
     limit: int | None,
-    limit_name: str,
+    limit_name: str,  # the argument of the model that sets the limit
 ) -> None:
-    """Checks token ids against the vocabulary and the maximum length of a model.
-
-    Args:
-        rows: lists of token ids.
-        argument: name of the argument, for error messages.
-        side: `"source"` or `"target"`.
-        size: int, size of the vocabulary.
-        limit: int, maximum length, or `None`.
-        limit_name: name of the argument of the model that sets the limit.
-
-    Raises:
-        ValueError: if a token id is not in the vocabulary, or a row is too long.
-    """
+    """Checks token ids against the vocabulary and the maximum length of a model."""
     for number, row in enumerate(rows):
         if row and not 0 <= min(row) <= max(row) < size:
             raise ValueError(
@@ -195,34 +150,16 @@ def check_rows(
 
 
 def power_of_two(number: int, smallest: int = 1) -> int:
-    """Returns the smallest power of two that is at least `number` and `smallest`.
-
-    Args:
-        number: int.
-        smallest: int, a power of two.
-
-    Returns:
-        int.
-    """
+    """Returns the smallest power of two that is at least `number` and `smallest`."""
     return max(smallest, 1 << (max(number, 1) - 1).bit_length())
 
 
 def length_buckets(longest: int) -> list[int]:
     """Returns the lengths to which sources are padded, up to the first that fits.
 
-    They are powers of two and the means of neighbouring powers: few shapes are
-    compiled, and above 16 less than a third of the longest row of a batch is padding.
-
-    Args:
-        longest: int, the length that the last bucket must fit.
-
-    Returns:
-        Ints, ascending.
-
-    Example:
-
-    >>> length_buckets(40)
-    [16, 24, 32, 48]
+    They are powers of two and the means of neighbouring powers (16, 24, 32, 48, …): few
+    shapes are compiled, and above 16 less than a third of the longest row of a batch is
+    padding.
     """
     buckets = [SMALLEST_LENGTH]
     while buckets[-1] < longest:
@@ -234,17 +171,7 @@ def length_buckets(longest: int) -> list[int]:
 def pad_rows(
     rows: Rows, batch_size: int, limit: int | None, pad_token_id: int
 ) -> np.ndarray:
-    """Pads rows to a batch whose length is one of `length_buckets`, or `limit`.
-
-    Args:
-        rows: lists of token ids.
-        batch_size: int, rows of the batch; missing rows are padding.
-        limit: int, maximum length, or `None`.
-        pad_token_id: int, fills the rows.
-
-    Returns:
-        int32 array `(batch_size, length)`.
-    """
+    """Pads rows to a batch whose length is one of `length_buckets`, or `limit`."""
     length = length_buckets(max(map(len, rows)))[-1]
     padded = np.full((batch_size, min(length, limit or length)), pad_token_id, "int32")
     for index, row in enumerate(rows):
@@ -253,16 +180,7 @@ def pad_rows(
 
 
 def pad_prefixes(prefixes: Rows, batch_size: int, pad_token_id: int) -> np.ndarray:
-    """Pads prefixes to a batch.
-
-    Args:
-        prefixes: lists of token ids.
-        batch_size: int, rows of the batch.
-        pad_token_id: int, fills the rows.
-
-    Returns:
-        int32 array `(batch_size, prefix_length)`; the length is 0 or a power of two.
-    """
+    """Pads prefixes to a batch whose length is 0 or a power of two."""
     longest = max(map(len, prefixes))
     shape = (batch_size, power_of_two(longest, 4) if longest else 0)
     padded = np.full(shape, pad_token_id, "int32")

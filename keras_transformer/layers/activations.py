@@ -13,16 +13,7 @@ Activation: TypeAlias = Callable[[Tensor], Tensor] | str | Config | None
 
 @keras.saving.register_keras_serializable("keras_transformer")
 def gelu_new(x: Tensor) -> Tensor:
-    """Computes the tanh approximation of GELU, as in GPT-2.
-
-    Example:
-
-    >>> round(float(gelu_new(ops.convert_to_tensor(1.0))), 4)
-    0.8412
-
-    References:
-        - [Hendrycks and Gimpel, 2016](https://arxiv.org/abs/1606.08415), section 2
-    """
+    """Computes the tanh approximation of GELU, as in GPT-2."""
     return keras.activations.gelu(x, approximate=True)
 
 

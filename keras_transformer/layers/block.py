@@ -32,10 +32,7 @@ class Attended(NamedTuple):
 
 
 class Block(BlockArguments, QuantizedLayers):
-    """Arguments and sub-layers that `EncoderBlock` and `DecoderBlock` share.
-
-    The base class has no `call`. Its arguments are those of `EncoderBlock`.
-    """
+    """Base class of `EncoderBlock`, whose arguments it has, and `DecoderBlock`."""
 
     self_attention: MultiHeadAttention
     self_attention_residual: Residual
@@ -166,23 +163,7 @@ class Block(BlockArguments, QuantizedLayers):
 
 
 def key_dim_per_head(hidden_dim: int, num_heads: int) -> int:
-    """Returns `hidden_dim / num_heads` (d_k in the paper).
-
-    Args:
-        hidden_dim: int, width of the model.
-        num_heads: int, number of attention heads.
-
-    Returns:
-        int, the size of the queries and keys of each head.
-
-    Raises:
-        ValueError: if `num_heads` does not divide `hidden_dim`.
-
-    Example:
-
-    >>> key_dim_per_head(512, 8)
-    64
-    """
+    """Returns `hidden_dim / num_heads` (d_k in the paper), which must be an integer."""
     if hidden_dim % num_heads:
         raise ValueError(
             "`hidden_dim` must be divisible by `num_heads`; received "

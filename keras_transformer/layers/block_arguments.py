@@ -26,40 +26,23 @@ MODEL_OBJECTS = (*OBJECTS, "source_embedding")
 class BlockArguments:
     """Arguments of a Transformer block: checks, defaults and configuration.
 
-    A base class for `EncoderBlock`, `DecoderBlock`, the stacks and models, next to
-    `keras.layers.Layer` or `keras.Model`. The constructor of the subclass calls
-    `set_block_arguments` after `super().__init__`.
-
-    Attributes:
-        intermediate_dim: int, width of the feed-forward networks (d_ff).
-        num_heads: int, number of attention heads.
-        dropout: float in [0, 1), dropout rate of the attention scores and of the
-            output of each sub-layer.
-        activation: function, activation of the feed-forward networks.
-        layer_norm_epsilon: float, epsilon of the normalisations.
-        kernel_initializer: initializer of all attention and feed-forward kernels.
-        bias_initializer: initializer of all attention and feed-forward biases.
-        normalize_first: bool, whether to normalise the input of each sub-layer
-            instead of its output.
-        positions: the `PositionScheme` that is copied, or `None`. Keras does not
-            track it.
-        attention_options: further arguments of each `MultiHeadAttention`.
-        feed_forward_options: further arguments of each `FeedForward`.
-        residual_options: further arguments of each `Residual`.
+    Blocks, stacks and models have this base class next to `keras.layers.Layer` or
+    `keras.Model`. Their constructors call `set_block_arguments` after
+    `super().__init__`.
     """
 
-    intermediate_dim: int
+    intermediate_dim: int  # width of the feed-forward networks (d_ff)
     num_heads: int
-    dropout: float
-    activation: Callable[..., Any]
+    dropout: float  # of the attention scores and the outputs of sub-layers
+    activation: Callable[..., Any]  # of the feed-forward networks
     layer_norm_epsilon: float
     kernel_initializer: keras.Initializer
     bias_initializer: keras.Initializer
     normalize_first: bool
-    positions: PositionScheme | None
-    attention_options: Options
-    feed_forward_options: Options
-    residual_options: Options
+    positions: PositionScheme | None  # is copied; Keras does not track it
+    attention_options: Options  # further arguments of each `MultiHeadAttention`
+    feed_forward_options: Options  # further arguments of each `FeedForward`
+    residual_options: Options  # further arguments of each `Residual`
 
     def set_block_arguments(
         self,
@@ -153,29 +136,13 @@ class BlockArguments:
 
 
 def serialize_objects(layer: BlockArguments) -> Config:
-    """Serializes the arguments that may hold layers and patterns.
-
-    Args:
-        layer: block, stack or model.
-
-    Returns:
-        dict, the serialized arguments by name.
-    """
+    """Serializes the arguments that may hold layers and patterns, by name."""
     serialize = keras.saving.serialize_keras_object
     return {name: serialize(getattr(layer, name)) for name in OBJECTS}
 
 
 def deserialize_objects(config: Config, names: Sequence[str] = OBJECTS) -> Config:
-    """Deserializes the arguments that may hold layers and patterns.
-
-    Args:
-        config: dict, the configuration of a block, stack or model.
-        names: names of the arguments.
-
-    Returns:
-        dict, the configuration with layers and patterns in place of their
-        configurations.
-    """
+    """Deserializes the arguments that may hold layers and patterns."""
     deserialize = keras.saving.deserialize_keras_object
     objects = {name: deserialize(config[name]) for name in names if name in config}
     return {**config, **objects}

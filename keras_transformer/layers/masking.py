@@ -30,14 +30,8 @@ def padding_mask(token_ids: TokenIds, pad_token_id: int = 0) -> Mask:
 def align_rows(token_ids: TokenIds, pad_token_id: int = 0) -> tuple[TokenIds, Tensor]:
     """Moves the padding at the start of rows `(batch, length)` to their end.
 
-    Returns the rows, and the number of padding tokens at the start of each, int32
-    `(batch, 1)`, for `restore_order`.
-
-    Example:
-
-    >>> rows, shifts = align_rows(np.array([[0, 0, 5], [6, 7, 0]]))
-    >>> ops.convert_to_numpy(rows).tolist(), ops.convert_to_numpy(shifts).tolist()
-    ([[5, 0, 0], [6, 7, 0]], [[2], [0]])
+    `restore_order` takes the second result: the number of padding tokens at the start
+    of each row, int32 `(batch, 1)`.
     """
     real = ops.cast(padding_mask(token_ids, pad_token_id), "int32")
     shifts = ops.cast(ops.argmax(real, axis=1), "int32")[:, None]
@@ -47,7 +41,7 @@ def align_rows(token_ids: TokenIds, pad_token_id: int = 0) -> tuple[TokenIds, Te
 def restore_order(x: Tensor, shifts: Tensor, *axes: int) -> Tensor:
     """Moves positions back to where they were before `align_rows`.
 
-    `axes` are those of `x` `(batch, …)` that have the length of the rows.
+    `axes` are the axes of `x` `(batch, …)` with the length of the rows.
     """
     for axis in axes:
         places = ops.mod(

@@ -13,8 +13,8 @@ class Projection(keras.layers.EinsumDense):
     """`keras.layers.EinsumDense` for inputs `(batch, length, …)`, as a matrix product.
 
     All tokens are rows of one matrix, so the gradient of the kernel is a matrix product
-    as well. The einsum multiplies a batch of matrices; on TensorFlow its gradient
-    computes one kernel for each row of the batch and adds them.
+    as well. With the einsum, TensorFlow computes a gradient for each row of the batch
+    and adds them.
     """
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:

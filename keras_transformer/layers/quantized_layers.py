@@ -18,10 +18,7 @@ QUANTIZABLE = keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embeddi
 def store_quantized_layers(
     layer: keras.layers.Layer, store: MutableMapping[str, object]
 ) -> None:
-    """Adds to the weights of a layer how its sub-layers are quantized.
-
-    Raises `ValueError` for a mode other than `"int8"`, `"int4"` and `"float8"`.
-    """
+    """Writes into the weights of a layer how its sub-layers are quantized."""
     layers = enumerate(flatten_layers(layer))
     modes = {n: _mode_and_block_size(each) for n, each in layers if _mode(each)}
     if modes:
@@ -52,9 +49,9 @@ def load_quantized_layers(
 class QuantizedLayers(keras.layers.Layer):
     """Base class of layers whose sub-layers may be quantized in a file.
 
-    Keras creates sub-layers with floats and cannot load codes into them. The weights of
-    this layer include which of its sub-layers are quantized, and how. Loading them
-    quantizes these sub-layers before their own weights are loaded.
+    Keras creates sub-layers with floats and cannot load codes into them, so the weights
+    of this layer say how its sub-layers are quantized. Loading these weights quantizes
+    the sub-layers before their own weights are loaded.
     """
 
     def save_own_variables(self, store: MutableMapping[str, object]) -> None:

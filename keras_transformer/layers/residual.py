@@ -153,13 +153,7 @@ def make_normalization(
     epsilon: float,
     dtype: str | keras.DTypePolicy | None = None,
 ) -> keras.layers.Layer | None:
-    """Creates a layer that normalises over the last axis; `None` for `None`.
-
-    Example:
-
-    >>> make_normalization("rms", epsilon=1e-6).name
-    'norm'
-    """
+    """Creates a layer that normalises over the last axis; `None` for `None`."""
     check_positive(epsilon=epsilon)
     check_one_of([*_NORMALIZATIONS, None], normalization=normalization)
     if normalization is None:

@@ -27,11 +27,7 @@ _runner: ContextVar[BlockRunner | None] = ContextVar("_runner", default=None)
 
 @contextlib.contextmanager
 def blocks_called_by(run: BlockRunner) -> Iterator[None]:
-    """Lets a function call the blocks of all stacks, such as a pipeline.
-
-    Args:
-        run: the function.
-    """
+    """Lets a function, such as a pipeline, call the blocks of all stacks."""
     token = _runner.set(run)
     try:
         yield
@@ -40,19 +36,11 @@ def blocks_called_by(run: BlockRunner) -> Iterator[None]:
 
 
 class Stack(BlockArguments, QuantizedLayers):
-    """Blocks and final normalisation that `EncoderStack` and `DecoderStack` share.
-
-    The base class has no `call`. Its arguments are those of `EncoderStack`.
-
-    Attributes:
-        block_class: class of the blocks.
-        blocks: list of the blocks, once the stack is built.
-        norm: the final normalisation of pre-norm blocks, or `None`.
-    """
+    """Base class of `EncoderStack`, whose arguments it has, and `DecoderStack`."""
 
     block_class: ClassVar[type[Block]]
-    blocks: list[Any]
-    norm: keras.layers.Layer | None
+    blocks: list[Any]  # once the stack is built
+    norm: keras.layers.Layer | None  # the final normalisation of pre-norm blocks
 
     @explains_arguments
     def __init__(

@@ -40,13 +40,7 @@ def _module(name: str) -> ModuleType:
 
 
 def known_size(shape: Shape, axis: int = -1) -> int:
-    """Returns the size of an axis on which the weights of a layer depend.
-
-    Example:
-
-    >>> known_size((None, None, 512))
-    512
-    """
+    """Returns the size of an axis on which the weights of a layer depend."""
     size = shape[axis]
     if size is None:
         raise ValueError(
@@ -59,9 +53,9 @@ def known_size(shape: Shape, axis: int = -1) -> int:
 def freeze_new_sub_layers(layer: keras.layers.Layer) -> None:
     """Freezes the sub-layers of a frozen layer at the end of its `build`.
 
-    Keras passes `trainable` to the sub-layers that exist when the attribute is set. A
-    layer made with `trainable=False`, for example when a file is loaded, creates its
-    sub-layers later.
+    Keras passes `trainable` to the sub-layers that exist when it is set. A layer made
+    with `trainable=False`, for example when a file is loaded, creates its sub-layers
+    later.
     """
     if not layer.trainable:
         # Under TensorFlow, setting the same value has no effect.

@@ -60,56 +60,34 @@ DEFAULT_NEW_TOKENS = 256
 
 
 class PackedTexts(TypedDict):
-    """Rows of several texts each.
+    """Rows of several texts each."""
 
-    Attributes:
-        token_ids: int32 tensor `(batch, length)`.
-        segment_ids: int32 tensor `(batch, length)`, the number of the text of each
-            token. It never decreases along a row.
-    """
-
-    token_ids: TokenIds
-    segment_ids: Tensor
+    token_ids: TokenIds  # int32 (batch, length)
+    segment_ids: Tensor  # int32 (batch, length), the text of each token; ascending
 
 
 class _Rows(NamedTuple):
-    """The inputs of the decoder.
+    """The inputs of the decoder."""
 
-    Attributes:
-        token_ids: int tensor `(batch, length)`.
-        positions: int tensor `(batch, length)`; `None` = from 0.
-        mask: boolean tensor `(batch, length, length)`; `None` = all earlier tokens.
-        shifts: int tensor `(batch, 1)`, the padding that `align_rows` has moved.
-        outputs: int tensor `(batch, target_length)`, the positions of the outputs;
-            `None` = all.
-    """
-
-    token_ids: TokenIds
-    positions: Tensor | None = None
-    mask: Tensor | None = None
-    shifts: Tensor | None = None
-    outputs: Tensor | None = None
+    token_ids: TokenIds  # int (batch, length)
+    positions: Tensor | None = None  # int (batch, length); None = from 0
+    mask: Tensor | None = None  # bool (batch, length, length); None = causal
+    shifts: Tensor | None = None  # int (batch, 1), the padding that `align_rows` moved
+    outputs: Tensor | None = None  # int (batch, target_length), positions; None = all
 
 
 class CausalLMState(OutputState, total=False):
     """The state of decoding.
 
-    The prompt of a row is in the first `prompt_length` entries of a cache, once for all
-    beams. The entries of the new tokens follow. The last token of a prompt is the input
-    of the first step, so its entry is in no history.
-
-    Attributes:
-        caches: list of the `KeyValues` of each decoder block, in a tuple.
-        history: boolean tensor `(batch, num_beams, entries)`; see `beam_history`.
-        prompt_mask: boolean tensor `(batch, prompt_length)`, the tokens of the prompts
-            without the last one.
-        last_tokens: int32 tensor `(batch,)`, the last token of each prompt.
+    The first `prompt_length` entries of a cache hold the prompt, once for all beams;
+    the new tokens follow. The last token of a prompt is the input of the first step, so
+    its entry is in no history.
     """
 
-    caches: list[tuple[KeyValues, ...]]
-    history: Mask
-    prompt_mask: Mask
-    last_tokens: TokenIds
+    caches: list[tuple[KeyValues, ...]]  # the `KeyValues` of each decoder block
+    history: Mask  # bool (batch, num_beams, entries); see `beam_history`
+    prompt_mask: Mask  # bool (batch, prompt_length), without the last tokens
+    last_tokens: TokenIds  # int32 (batch,), the last tokens of the prompts
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -675,15 +653,7 @@ class CausalLM(TransformerModel):
 
 
 def prompt_lengths(token_ids: TokenIds, pad_token_id: int) -> Tensor:
-    """Returns the lengths of prompts.
-
-    Args:
-        token_ids: int tensor `(batch, prompt_length)`, padded at the end.
-        pad_token_id: int.
-
-    Returns:
-        int32 tensor `(batch,)`, at least 1.
-    """
+    """Returns the lengths of padded prompts, int32 `(batch,)`, at least 1."""
     real = padding_mask(token_ids, pad_token_id)
     return ops.maximum(int32_sum(real, axis=1), 1)
 

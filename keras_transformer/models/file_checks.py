@@ -29,27 +29,17 @@ BYTES_PER_BLOCK = 50_000
 
 
 class Sizes(NamedTuple):
-    """Sizes of a model or of its weights.
+    """Sizes of a model or of its weights."""
 
-    Attributes:
-        numbers: int, number of parameters.
-        arrays: int, number of arrays that hold them.
-    """
-
-    numbers: int
-    arrays: int
+    numbers: int  # number of parameters
+    arrays: int  # number of arrays that hold them
 
 
 def least_sizes(config: Config) -> Sizes:
     """Returns sizes that a model has at least, without building it.
 
-    Args:
-        config: configuration of a model of the library, not deserialized. A
-            setting of an invalid type counts as 0.
-
-    Returns:
-        Sizes that are smaller than those of the model by a small factor; 0 for other
-        models.
+    They are close to the true sizes. An invalid setting counts as 0, and so does a
+    model of another library.
     """
     models = config.get("models")
     if isinstance(models, list):
@@ -76,12 +66,7 @@ def least_sizes(config: Config) -> Sizes:
 
 
 def _least_sizes_of_layers(value: Any, width: int) -> Sizes:
-    """Returns sizes that serialized layers have at least.
-
-    Args:
-        value: a serialized layer, or any part of a configuration that holds some.
-        width: `hidden_dim` of the model.
-    """
+    """Returns the least sizes of the serialized layers in a part of a configuration."""
     if not isinstance(value, dict | list | tuple):
         return Sizes(0, 0)
     parts = value.values() if isinstance(value, dict) else value
@@ -112,17 +97,8 @@ def _mapping(value: Any) -> Config:
 def stored_sizes(file: str | os.PathLike | BinaryIO, size: int) -> Sizes:
     """Returns the sizes of the arrays in an HDF5 file, without reading them.
 
-    Args:
-        file: path of the file, or an open file that can seek.
-        size: int, number of bytes of the file.
-
-    Returns:
-        `Sizes`.
-
-    Raises:
-        OSError: if it is not an HDF5 file.
-        ValueError: if an array is not in the file or is compressed, or all of them
-            would have more bytes than the file can have.
+    It raises `ValueError` if an array is compressed or not in the file, or if the
+    arrays have more bytes than the file can have.
     """
     import h5py
 
@@ -150,15 +126,7 @@ def stored_sizes(file: str | os.PathLike | BinaryIO, size: int) -> Sizes:
 
 
 def check_weights(config: Config, stored: Sizes) -> None:
-    """Checks that a configuration is not that of a larger model than the weights.
-
-    Args:
-        config: configuration of a model, not deserialized.
-        stored: sizes of the weights.
-
-    Raises:
-        ValueError: if the model would be larger.
-    """
+    """Raises `ValueError` if a model would be larger than its stored weights."""
     least = least_sizes(config)
     if least.numbers > stored.numbers or least.arrays > stored.arrays:
         raise ValueError(
@@ -169,14 +137,9 @@ def check_weights(config: Config, stored: Sizes) -> None:
 
 
 def check_fits_memory(config: Config) -> None:
-    """Checks that a model is not larger than the memory of this machine.
+    """Raises `ValueError` if a model needs more memory than the machine has.
 
-    Args:
-        config: configuration of a model, not deserialized.
-
-    Raises:
-        ValueError: if the model needs more memory than the machine has. Where the
-            size of the memory is unknown, as on Windows, nothing is checked.
+    Nothing is checked where the size of the memory is unknown, as on Windows.
     """
     least, memory = least_sizes(config), _memory()
     num_blocks = least.arrays // ARRAYS_PER_BLOCK
@@ -198,18 +161,10 @@ def _memory() -> int | None:
 
 
 def check_keras_file(path: pathlib.Path) -> Config:
-    """Checks the sizes in a `.keras` file before it is loaded.
+    """Checks the sizes in a `.keras` file, and returns its `config.json`.
 
-    Args:
-        path: the file.
-
-    Returns:
-        The content of its `config.json`.
-
-    Raises:
-        OSError: if it cannot be read.
-        ValueError: if it is not a `.keras` file, would expand to a multiple of its
-            size, or has weights for a smaller model than it describes.
+    It raises `ValueError` for another file, for one that would expand to a multiple of
+    its size, and for one whose weights belong to a smaller model than it describes.
     """
     check_is_file(path)
     most = max(MAX_EXPANSION * path.stat().st_size, SMALL)

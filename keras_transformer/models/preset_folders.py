@@ -38,12 +38,7 @@ TOKENIZERS = ("tokenizer.json", "source_tokenizer.json", "target_tokenizer.json"
 
 
 def save_preset(model: Any, preset_dir: Any) -> None:
-    """Writes a model to a folder; see `PresetModel.save_to_preset`.
-
-    Args:
-        model: a model whose class has `presets`.
-        preset_dir: path of the folder.
-    """
+    """Writes a model to a folder; see `GenerativeModel.save_to_preset`."""
     if not model.presets:
         raise TypeError(
             "`save_to_preset` requires a model with named sizes, such as `Seq2Seq`; "
@@ -71,23 +66,7 @@ def save_preset(model: Any, preset_dir: Any) -> None:
 
 
 def load_preset(cls: Any, preset: str, load_weights: bool, overrides: Config) -> Any:
-    """Builds the model that a folder describes; see `PresetModel.from_preset`.
-
-    Args:
-        cls: class of the model.
-        preset: path of the folder, or `"hf://user/name"`.
-        load_weights: whether to load the weights.
-        overrides: dictionary of constructor arguments that replace those of the folder.
-
-    Returns:
-        A model of the class.
-
-    Raises:
-        ValueError: if there is no such folder, a file is damaged, written by a newer
-            version or does not belong to the others, or if an override needs other
-            weights.
-        FileNotFoundError: if a file is missing.
-    """
+    """Builds the model that a folder describes; see `GenerativeModel.from_preset`."""
     is_handle = str(preset).startswith(HUB)
     folder = download_preset(preset) if is_handle else pathlib.Path(preset)
     if not folder.is_dir():
@@ -119,18 +98,7 @@ def load_preset(cls: Any, preset: str, load_weights: bool, overrides: Config) ->
 
 
 def download_preset(handle: str) -> pathlib.Path:
-    """Downloads a folder from the Hugging Face Hub, unless it is in the cache.
-
-    Args:
-        handle: `"hf://user/name"`.
-
-    Returns:
-        Path of the folder, which has only the files of a preset.
-
-    Raises:
-        ValueError: if the name is not valid on the Hub.
-        ImportError: if the package `huggingface_hub` is missing.
-    """
+    """Downloads a preset from the Hugging Face Hub, unless it is in the cache."""
     patterns = [CONFIG, METADATA, WEIGHTS, "*tokenizer.json", "*tokenizer.model"]
     return hub.download(handle.removeprefix(HUB), patterns, f"`preset={handle!r}`")
 

@@ -65,20 +65,13 @@ class OutputsWithScores(NamedTuple):
 
 
 class Seq2SeqState(OutputState, total=False):
-    """The state of decoding.
+    """The state of decoding."""
 
-    Attributes:
-        caches: list of the `KeyValues` of each decoder block: those of all beams, and
-            those of the source, once for each sentence.
-        history: boolean tensor `(batch, num_beams, entries)`; see `beam_history`.
-        source_mask: boolean tensor `(batch, source_length)`, the real tokens.
-        attention: float32 tensor `(batch, num_beams, source_length)`, the attention of
-            the newest tokens, a mean over the heads of the last block.
-    """
-
-    caches: list[tuple[KeyValues, ...]]
-    history: Mask
-    source_mask: Mask
+    caches: list[tuple[KeyValues, ...]]  # of each block: of all beams, of the sources
+    history: Mask  # bool (batch, num_beams, entries); see `beam_history`
+    source_mask: Mask  # bool (batch, source_length), the real tokens
+    # float32 (batch, num_beams, source_length), of the newest tokens: a mean over the
+    # heads of the last block
     attention: Tensor
 
 

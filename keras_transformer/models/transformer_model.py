@@ -28,53 +28,31 @@ if TYPE_CHECKING:
 
 
 class OutputState(TypedDict, total=False):
-    """The part of the state of decoding that belongs to the logits.
+    """The part of the state of decoding that belongs to the logits."""
 
-    Attributes:
-        output_kernel: float tensor `(hidden_dim, vocabulary_size)`, the transposed
-            embeddings, if the output shares them: once for all steps.
-    """
-
+    # float (hidden_dim, vocabulary_size), the transposed embeddings for all steps, if
+    # the output shares them
     output_kernel: Tensor
 
 
 class TransformerModel(GenerativeModel, TokenTrainer):
-    """Base class of models whose decoder stack predicts the next token.
-
-    Attributes:
-        hidden_dim: int, width of the model.
-        vocabulary_size: int, size of one vocabulary for both sides; `None` for two.
-        decoder: the decoder. The arguments of its blocks are attributes of the model
-            as well.
-        dropout: float, dropout rate.
-        tie_embeddings: `"none"` if the output has a separate matrix.
-        scale_embeddings: bool, whether token embeddings are multiplied by √hidden_dim.
-        normalize_embeddings: bool, whether a normalisation follows the embeddings.
-        output_bias: bool, whether the logits have a bias.
-        target_embedding: the embedding of the target tokens.
-        target_encoding: the scheme that is added to it, or `None`.
-        target_norm: its normalisation, or `None`.
-        output_dense: the layer of the logits; `None` if the embedding is the matrix.
-        tied_output_bias: the bias of the logits without `output_dense`, or `None`.
-        config_names: names of the attributes that are arguments of the constructor
-            and JSON values, without those of the blocks.
-    """
+    """Base class of models whose decoder stack predicts the next token."""
 
     hidden_dim: int
-    vocabulary_size: int | None
+    vocabulary_size: int | None  # of both sides; None = two vocabularies
     decoder: DecoderStack
     positions: Any  # a scheme or a pair of them, which Keras does not track
-    tie_embeddings: str
-    scale_embeddings: bool
-    normalize_embeddings: bool
-    output_bias: bool
+    tie_embeddings: str  # "none" if the output has a separate matrix
+    scale_embeddings: bool  # whether token embeddings are multiplied by √hidden_dim
+    normalize_embeddings: bool  # whether `target_norm` follows the embeddings
+    output_bias: bool  # whether the logits have a bias
     target_embedding: keras.layers.Embedding
-    target_encoding: PositionScheme | None
+    target_encoding: PositionScheme | None  # added to the embeddings
     target_norm: keras.layers.Layer | None
     embedding_dropout: keras.layers.Dropout
-    output_dense: keras.layers.Dense | None
-    tied_output_bias: keras.Variable | None
-    config_names: ClassVar[tuple[str, ...]]
+    output_dense: keras.layers.Dense | None  # None if the embedding is the matrix
+    tied_output_bias: keras.Variable | None  # without `output_dense`
+    config_names: ClassVar[tuple[str, ...]]  # JSON arguments, without the blocks'
     # The arguments of the blocks.
     intermediate_dim: int
     num_heads: int
@@ -228,7 +206,7 @@ class TransformerModel(GenerativeModel, TokenTrainer):
         return logits if bias is None else logits + ops.cast(bias, logits.dtype)
 
     def transposed_embeddings(self) -> Tensor:
-        """Returns the output layer's kernel if it shares the embedding's weights.
+        """Returns the kernel of the output layer if it shares the embeddings.
 
         Returns:
             Tensor `(hidden_dim, vocabulary_size)` in the compute dtype.
@@ -290,11 +268,7 @@ class TransformerModel(GenerativeModel, TokenTrainer):
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: Config | None = None) -> Self:
-        """Creates a model from the result of `get_config`.
-
-        Raises:
-            ValueError: if the model does not fit in the memory of this machine.
-        """
+        """Creates a model from its configuration, if it fits in the memory."""
         check_fits_memory(config)
         config = deserialize_objects(config, MODEL_OBJECTS)
         for name in ("source_tokenizer", "target_tokenizer", "tokenizer"):

@@ -13,14 +13,10 @@ if TYPE_CHECKING:
 
 
 class VocabularySizes(NamedTuple):
-    """Numbers of tokens.
+    """Numbers of tokens."""
 
-    `shared` is `None` without a shared vocabulary, `source` is 0 for sources that are
-    arrays.
-    """
-
-    shared: int | None
-    source: int
+    shared: int | None  # None = no shared vocabulary
+    source: int  # 0 = sources that are arrays
     target: int
 
 
@@ -39,22 +35,9 @@ def find_sizes(
     source: int | None,
     target: int | None,
 ) -> VocabularySizes:
-    """Returns the sizes of the vocabularies, as given or of the tokenizers.
+    """Returns the sizes of the vocabularies, as given or those of the tokenizers.
 
-    Args:
-        source_tokenizer: the source tokenizer or `None`.
-        target_tokenizer: the target tokenizer or `None`; if it is the same object, the
-            vocabulary is shared.
-        shared: `vocabulary_size`.
-        source: `source_vocabulary_size`.
-        target: `target_vocabulary_size`.
-
-    Returns:
-        `VocabularySizes`.
-
-    Raises:
-        ValueError: if neither one nor two sizes are given, there is only a target
-            tokenizer, or a tokenizer has more tokens or is not one of this library.
+    If both sides have the same tokenizer, they share its vocabulary.
     """
     check_ints(
         1,
@@ -108,26 +91,11 @@ def find_sizes(
 def find_special_ids(
     source_tokenizer: "Tokenizer | None",
     target_tokenizer: "Tokenizer | None",
-    given: tuple[int, int, int],
-    source_size: int,
+    given: tuple[int, int, int],  # the arguments of a model without tokenizers
+    source_size: int,  # 0 = no source vocabulary
     target_size: int,
 ) -> SpecialIds:
-    """Returns the ids of special tokens, as given or of the tokenizers.
-
-    Args:
-        source_tokenizer: the source tokenizer or `None`.
-        target_tokenizer: the target tokenizer or `None`.
-        given: the arguments of a model without tokenizers.
-        source_size: int, size of the source vocabulary; 0 if there is none.
-        target_size: int, size of the target vocabulary.
-
-    Returns:
-        `SpecialIds`.
-
-    Raises:
-        ValueError: if the tokenizers have different ids of padding or of the end
-            token, an id is not in its vocabulary, or both ids are equal.
-    """
+    """Returns the ids of special tokens, as given or those of the tokenizers."""
     ids = SpecialIds(*given)
     if target_tokenizer is not None:
         if source_tokenizer is not None:
@@ -162,18 +130,9 @@ def _check_agreement(source: "Tokenizer", target: "Tokenizer") -> None:
 
 
 def check_tying(tie_embeddings: str | None, shared: int | None) -> str:
-    """Returns which embedding matrices share their weights.
+    """Returns which embedding matrices share weights: `"all"`, `"target"` or `"none"`.
 
-    Args:
-        tie_embeddings: `"all"`, `"target"`, `"none"`, or `None` for as many as the
-            vocabularies allow.
-        shared: int, size of the shared vocabulary, or `None`.
-
-    Returns:
-        `"all"`, `"target"` or `"none"`.
-
-    Raises:
-        ValueError: if it is another value, or `"all"` with two vocabularies.
+    `None` means as many as the vocabularies allow.
     """
     allowed = ("all", "target", "none") if shared else ("target", "none")
     tying = tie_embeddings or allowed[0]
@@ -193,19 +152,7 @@ def check_array_sources(
     max_source_length: int | None,
     tie_embeddings: str | None,
 ) -> None:
-    """Checks the arguments of a model whose sources are arrays, not token ids.
-
-    Args:
-        source_embedding: the layer that takes the arrays.
-        source_tokenizer: must be `None`.
-        source_vocabulary_size: must be `None`.
-        max_source_length: must be `None`.
-        tie_embeddings: must not be `"all"`.
-
-    Raises:
-        TypeError: if `source_embedding` is not a layer.
-        ValueError: if it has several inputs, or another argument is given.
-    """
+    """Checks the arguments of a model whose sources are arrays, not token ids."""
     if not isinstance(source_embedding, keras.layers.Layer):
         raise TypeError(
             "`source_embedding` must be a Keras layer; received "
@@ -234,19 +181,7 @@ def check_array_sources(
 def find_target_size(
     target_tokenizer: "Tokenizer | None", size: int | None, target: int | None
 ) -> VocabularySizes:
-    """Returns the size of the only vocabulary of a model whose sources are arrays.
-
-    Args:
-        target_tokenizer: the target tokenizer or `None`.
-        size: `vocabulary_size`.
-        target: `target_vocabulary_size`.
-
-    Returns:
-        `VocabularySizes`.
-
-    Raises:
-        ValueError: if there is no size, or if two sizes differ; see also `find_sizes`.
-    """
+    """Returns the size of the only vocabulary of a model whose sources are arrays."""
     given = {each for each in (size, target) if each is not None}
     if len(given) > 1 or not (given or target_tokenizer):
         raise ValueError(
@@ -260,17 +195,7 @@ def find_target_size(
 
 
 def check_length_ratio(ratio: float) -> float:
-    """Checks the argument `output_length_ratio` of a model.
-
-    Args:
-        ratio: float >= 1.
-
-    Returns:
-        The ratio.
-
-    Raises:
-        ValueError: if it is less or not finite.
-    """
+    """Checks the argument `output_length_ratio`, and returns it as a float."""
     check_numbers(1, output_length_ratio=ratio)
     return float(ratio)
 
@@ -278,18 +203,9 @@ def check_length_ratio(ratio: float) -> float:
 def check_limit(
     limit: int | None, positions: PositionScheme | None, name: str
 ) -> int | None:
-    """Returns the smaller of the limit of an argument and that of the positions.
+    """Returns the limit of an argument, or that of the positions if it is `None`.
 
-    Args:
-        limit: int or `None`, the argument.
-        positions: the scheme, or `None`.
-        name: name of the argument.
-
-    Returns:
-        int, or `None` without a limit.
-
-    Raises:
-        ValueError: if the argument is greater than the limit of the positions.
+    The argument must not exceed the limit of the positions.
     """
     check_ints(1, True, "", **{name: limit})
     longest_position = None if positions is None else positions.max_length

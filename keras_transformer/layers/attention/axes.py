@@ -23,18 +23,14 @@ class Masks(NamedTuple):
 
 def call_over_axes(
     call: Callable[..., Any],
-    inputs: tuple[Tensor, Tensor, Tensor],
+    inputs: tuple[Tensor, Tensor, Tensor],  # query, value and key, (batch, …, features)
     masks: Masks,
-    attention_axes: int | Sequence[int] | None,
+    attention_axes: int | Sequence[int] | None,  # None = all but the first and last
     *,
     return_attention_scores: bool,
     **options: object,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Folds inputs to three axes, calls an attention layer and unfolds the outputs.
-
-    The inputs are query, value and key, `(batch, …, features)`. `attention_axes` may be
-    `None` for all axes but the first and the last.
-    """
+    """Folds inputs to three axes, calls an attention layer and unfolds the outputs."""
     query, value, key = inputs
     axes = standardize(attention_axes, len(query.shape))
     attention_mask = masks.attention_mask

@@ -84,17 +84,14 @@ def blockwise_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Mask | None,
+    mask: Mask | None,  # of one row for all queries
     pattern: AttentionPattern,
     scheme: PositionScheme | None,
     use_causal_mask: bool,
     dropout: Callable[[Tensor], Tensor] | None,
     flash_attention: bool | None,
 ) -> Tensor:
-    """Computes attention inside and near a pattern only, for positions 0, 1, 2, ….
-
-    The mask is `None`, or one with a single row for all queries.
-    """
+    """Computes attention inside and near a pattern only, for positions 0, 1, 2, …."""
 
     def attend(
         query: Tensor,

@@ -79,18 +79,9 @@ Cache: TypeAlias = KeyValues | Tensor
 
 
 def update_cache(cache: Cache, keys: Tensor, values: Tensor, index: Size) -> Cache:
-    """Writes new keys and values into a cache.
+    """Writes keys and values `(batch, new, num_key_value_heads, dim)` from `index` on.
 
-    Args:
-        cache: `KeyValues`, or float tensor
-            `(batch, 2, length, num_key_value_heads, key_dim)`.
-        keys: float tensor `(batch, new, num_key_value_heads, key_dim)`.
-        values: float tensor `(batch, new, num_key_value_heads, value_dim)`.
-        index: int or int scalar tensor, the first entry to write.
-
-    Returns:
-        The updated cache. It may share memory with `cache`, which must not be used
-        again.
+    The result may share memory with `cache`, which must not be used again.
     """
     if isinstance(cache, KeyValues):
         return cache.updated(keys, values, index)
@@ -98,15 +89,7 @@ def update_cache(cache: Cache, keys: Tensor, values: Tensor, index: Size) -> Cac
 
 
 def read_cache(cache: Cache) -> tuple[Tensor, Tensor]:
-    """Returns the keys and values of a cache.
-
-    Args:
-        cache: `KeyValues`, or float tensor
-            `(batch, 2, length, num_key_value_heads, key_dim)`.
-
-    Returns:
-        Two float tensors `(batch, length, num_key_value_heads, dim)`.
-    """
+    """Reads keys and values `(batch, length, num_key_value_heads, dim)` of a cache."""
     if isinstance(cache, KeyValues):
         keys = ops.transpose(cache.keys, (0, 3, 1, 2))
         return keys, swap_length_and_heads(cache.values)
@@ -114,15 +97,9 @@ def read_cache(cache: Cache) -> tuple[Tensor, Tensor]:
 
 
 def swap_length_and_heads(x: Tensor) -> Tensor:
-    """Swaps two axes, as `ops.transpose(x, (0, 2, 1, 3))` does.
+    """Swaps the axes 1 and 2 of `(batch, length, num_heads, dim)`, or swaps them back.
 
-    For an axis of size 1, tf2onnx 1.17 writes a wrong graph of the transposition.
-
-    Args:
-        x: tensor `(batch, length, num_heads, dim)`, or of the other layout.
-
-    Returns:
-        Tensor `(batch, num_heads, length, dim)`, or of the other layout.
+    For an axis of size 1, tf2onnx 1.17 writes a wrong graph of `ops.transpose`.
     """
     if keras.backend.backend() == "tensorflow":
         for axis in (2, 1):

@@ -74,13 +74,7 @@ class AlibiBias(AttentionBias):
 
 
 def alibi_slopes(num_heads: int, max_bias: float) -> np.ndarray:
-    """Computes the slope of each head, a float64 array `(num_heads,)`.
-
-    Example:
-
-    >>> alibi_slopes(3, max_bias=8).tolist()
-    [0.0625, 0.00390625, 0.25]
-    """
+    """Computes the slope of each head, a float64 array `(num_heads,)`."""
     power = 2 ** int(math.log2(num_heads))
     slopes = 2.0 ** (-max_bias * np.arange(1, power + 1) / power)
     if power == num_heads:

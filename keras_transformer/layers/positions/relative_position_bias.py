@@ -137,21 +137,14 @@ class RelativePositionBias(AttentionBias):
 def bucket_of_each_distance(
     num_buckets: int, max_distance: int, bidirectional: bool = True
 ) -> np.ndarray:
-    """Computes the buckets of key position - query position, int32.
+    """Computes the buckets, int32, of distances from `-max_distance` to `max_distance`.
 
-    The array `(2 * max_distance + 1,)` begins with the distance `-max_distance`. With
-    `h = num_buckets / 2` buckets per side (`h = num_buckets` with one side), of which
-    `e = ⌊h / 2⌋` contain one distance each, the bucket of a distance `d ≥ e` is
+    A distance is key position - query position. With `h = num_buckets / 2` buckets per
+    side (`h = num_buckets` with one side), of which `e = ⌊h / 2⌋` contain one distance
+    each, the bucket of a distance `d ≥ e` is
     `min(h - 1, e + ⌊(h - e) · log(d / e) / log(max_distance / e)⌋)`, plus `h` for later
     keys. The function computes with integers, since floating-point logarithms differ
     between machines.
-
-    Example:
-
-    >>> bucket_of_each_distance(num_buckets=8, max_distance=5).tolist()
-    [3, 3, 2, 2, 1, 0, 5, 6, 6, 7, 7]
-    >>> bucket_of_each_distance(4, max_distance=5, bidirectional=False).tolist()
-    [3, 3, 2, 2, 1, 0, 0, 0, 0, 0, 0]
     """
     side = num_buckets // 2 if bidirectional else num_buckets
     exact = side // 2

@@ -149,7 +149,7 @@ def copy_scheme(scheme: PositionScheme | None, dtype: DType) -> PositionScheme |
 def keep_untracked(layer: object, scheme: PositionScheme | None) -> None:
     """Sets the attribute `positions` of a layer without tracking it as a sub-layer.
 
-    The layer uses copies of the scheme only.
+    The layer uses only copies of the scheme.
     """
     check_scheme(scheme)
     object.__setattr__(layer, "positions", scheme)
@@ -181,28 +181,14 @@ def position_pair(
 
 
 def sequence_positions(inputs: Tensor, start_index: Size = 0, axis: int = 1) -> Tensor:
-    """Returns `start_index + 0, 1, 2, …`, int32, for the length of an axis.
-
-    Example:
-
-    >>> positions = sequence_positions(np.zeros((2, 3)), start_index=5)
-    >>> ops.convert_to_numpy(positions).tolist()
-    [5, 6, 7]
-    """
+    """Returns `start_index + 0, 1, 2, …`, int32, for the length of an axis."""
     return start_index + ops.arange(ops.shape(inputs)[axis], dtype="int32")
 
 
 def relative_positions(query_positions: Tensor, key_positions: Tensor) -> Tensor:
-    """Computes key position minus query position.
+    """Computes key position minus query position, `(…, query_length, key_length)`.
 
-    The result is int32 `(…, query_length, key_length)`, with a batch axis if the
-    positions of the queries or of the keys have one.
-
-    Example:
-
-    >>> relative = relative_positions(np.array([4, 5]), np.array([3, 4, 5]))
-    >>> ops.convert_to_numpy(relative).tolist()
-    [[-1, 0, 1], [-2, -1, 0]]
+    The int32 result has a batch axis if the positions of queries or of keys have one.
     """
     queries = ops.expand_dims(ops.cast(query_positions, "int32"), -1)
     return ops.expand_dims(ops.cast(key_positions, "int32"), -2) - queries
@@ -213,12 +199,6 @@ def position_angles(positions: Tensor, dim: int, max_wavelength: float) -> Tenso
 
     Positions `(…, length)` have angles `(…, length, ⌈dim / 2⌉)` in radians, float32, as
     half precision does not represent positions and angles exactly.
-
-    Example:
-
-    >>> angles = position_angles(np.array([0, 5]), dim=4, max_wavelength=100)
-    >>> ops.convert_to_numpy(angles).tolist()
-    [[0.0, 0.0], [5.0, 0.5]]
     """
     frequencies = np.power(float(max_wavelength), -np.arange(0, dim, 2) / dim)
     rates = ops.convert_to_tensor(frequencies, dtype="float32")

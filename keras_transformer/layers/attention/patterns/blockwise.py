@@ -19,19 +19,11 @@ _COST_OF_BLOCK_SCORE = 2
 
 
 class Window(NamedTuple):
-    """The keys that a query attends to.
+    """The keys that a query attends to."""
 
-    Attributes:
-        radius: int >= 0, number of keys on either side, in steps of `stride`.
-        stride: int >= 1. Positions with the same remainder modulo `stride` form a
-            separate sequence.
-        num_first: int >= 0, number of first keys of a sequence that all of its queries
-            attend to.
-    """
-
-    radius: int
-    stride: int = 1
-    num_first: int = 0
+    radius: int  # number of keys on either side, in steps of `stride`
+    stride: int = 1  # positions with the same remainder form a sequence
+    num_first: int = 0  # first keys that all queries of a sequence attend to
 
 
 class BlockwisePattern(AttentionPattern):
@@ -68,25 +60,14 @@ class BlockwisePattern(AttentionPattern):
 
 
 class Blocks(NamedTuple):
-    """Sequences split into `rows` blocks each (see `AttentionPattern.attend`).
+    """Sequences split into `rows` blocks each (see `AttentionPattern.attend`)."""
 
-    Entries of a window outside the sequence are zero and masked by `key_mask`.
-
-    Attributes:
-        query: float tensor `(batch * rows, block, num_heads, key_dim)`.
-        key: float tensor `(batch * rows, window, num_heads, key_dim)`.
-        value: float tensor `(batch * rows, window, num_heads, value_dim)`.
-        query_positions: int32 tensor `(rows, block)`.
-        key_positions: int32 tensor `(rows, window)`.
-        key_mask: boolean tensor `(batch * rows, window)`.
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    query_positions: Tensor
-    key_positions: Tensor
-    key_mask: Mask
+    query: Tensor  # float (batch * rows, block, num_heads, key_dim)
+    key: Tensor  # float (batch * rows, window, num_heads, key_dim), zero-padded
+    value: Tensor  # float (batch * rows, window, num_heads, value_dim), zero-padded
+    query_positions: Tensor  # int32 (rows, block)
+    key_positions: Tensor  # int32 (rows, window)
+    key_mask: Mask  # bool (batch * rows, window), False for padding
 
 
 def split_into_blocks(
