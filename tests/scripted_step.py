@@ -10,7 +10,7 @@ from keras import ops
 from keras_transformer.decoding import (
     DecodingModel,
     SearchInputs,
-    StateTensor,
+    StateAxes,
     run_search,
 )
 
@@ -174,9 +174,9 @@ class ScriptedModel(DecodingModel):
         attention = ops.take_along_axis(state["attends"], token_ids[:, :, None], axis=1)
         return logits, {**state, "nodes": nodes, "attention": attention}
 
-    def state_tensors(self, state: dict[str, Any]) -> dict[str, Any]:
-        kinds = dict.fromkeys(state, StateTensor())
-        return {**kinds, "nodes": StateTensor(has_beams=True)}
+    def state_axes(self, state: dict[str, Any]) -> dict[str, Any]:
+        kinds = dict.fromkeys(state, StateAxes())
+        return {**kinds, "nodes": StateAxes(has_beams=True)}
 
 
 def _note_call(sentences: int) -> None:

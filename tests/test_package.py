@@ -8,7 +8,7 @@ from importlib import metadata
 
 import keras
 import pytest
-from documented import MODULES, ROOT
+from documented import MODULES, PACKAGE, ROOT, RUNTIME
 
 import keras_transformer
 from keras_transformer_runtime.packages import (
@@ -115,3 +115,10 @@ def test_no_text_advises_a_project_of_others():
     }
     assert "pyproject.toml" in texts
     assert not [name for name, text in texts.items() if ADVICE.search(text)]
+
+
+@pytest.mark.once("torch")
+def test_few_types_are_any():
+    files = [*PACKAGE.rglob("*.py"), *RUNTIME.rglob("*.py")]
+    texts = [path.read_text("utf-8") for path in files]
+    assert sum(len(re.findall(r"\bAny\b", text)) for text in texts) <= 400

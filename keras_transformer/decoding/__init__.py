@@ -10,7 +10,7 @@ from keras_transformer.decoding.beam_search import BeamSearch
 from keras_transformer.decoding.decoding_model import (
     DecodingModel,
     ModelState,
-    StateTensor,
+    StateAxes,
 )
 from keras_transformer.decoding.greedy import GreedySearch
 from keras_transformer.decoding.independent_search import IndependentSearch
@@ -60,7 +60,7 @@ __all__ = [
     "SearchInputs",
     "SearchResult",
     "SearchState",
-    "StateTensor",
+    "StateAxes",
     "SuppressTokens",
     "coverage_penalty",
     "run_search",

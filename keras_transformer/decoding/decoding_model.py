@@ -13,8 +13,8 @@ ModelState: TypeAlias = Any
 
 
 @dataclass(frozen=True)
-class StateTensor:
-    """What a search may do with a tensor of the state of a model.
+class StateAxes:
+    """The axes of a tensor of the state of a model.
 
     Attributes:
         has_rows: bool, whether the first axis is the batch. `False` = the tensor is
@@ -84,14 +84,14 @@ class DecodingModel(Protocol):
         """
         ...
 
-    def state_tensors(self, state: ModelState) -> Any:
-        """Returns a nest of the structure of a state, with a `StateTensor` for each.
+    def state_axes(self, state: ModelState) -> Any:
+        """Returns a nest like the state, with the `StateAxes` of each tensor.
 
         Args:
             state: the state of the model. By default, all its tensors have the shape
                 `(batch, num_beams, ...)`.
         """
-        return keras.tree.map_structure(lambda _: StateTensor(has_beams=True), state)
+        return keras.tree.map_structure(lambda _: StateAxes(has_beams=True), state)
 
 
 def reorder_beams(
@@ -99,33 +99,33 @@ def reorder_beams(
 ) -> ModelState:
     """Continues beam `parents[:, i]` as beam `i`; parents: int32 (batch, num_beams)."""
 
-    def reorder(x: Tensor, kind: StateTensor) -> Tensor:
-        if not kind.has_beams:
+    def reorder(x: Tensor, axes: StateAxes) -> Tensor:
+        if not axes.has_beams:
             return x
         index = parents[(..., *(len(x.shape) - 2) * (None,))]
         return ops.take_along_axis(x, index, axis=1)
 
-    return keras.tree.map_structure(reorder, state, model.state_tensors(state))
+    return keras.tree.map_structure(reorder, state, model.state_axes(state))
 
 
 def select_rows(model: DecodingModel, state: ModelState, rows: Tensor) -> ModelState:
     """Selects rows of the batch; rows: int32 (count,)."""
 
-    def select(x: Tensor, kind: StateTensor) -> Tensor:
-        return ops.take(x, rows, axis=0) if kind.has_rows else x
+    def select(x: Tensor, axes: StateAxes) -> Tensor:
+        return ops.take(x, rows, axis=0) if axes.has_rows else x
 
-    return keras.tree.map_structure(select, state, model.state_tensors(state))
+    return keras.tree.map_structure(select, state, model.state_axes(state))
 
 
 def extend_steps(model: DecodingModel, state: ModelState, steps: Size) -> ModelState:
     """Makes room for `steps` more steps."""
 
-    def extend(x: Tensor, kind: StateTensor) -> Tensor:
-        axis = kind.steps_axis
+    def extend(x: Tensor, axes: StateAxes) -> Tensor:
+        axis = axes.steps_axis
         if axis is None:
             return x
         shape: list[Size] = [*ops.shape(x)]
-        shape[axis] = steps * kind.entries_per_step
+        shape[axis] = steps * axes.entries_per_step
         return ops.concatenate([x, ops.zeros(shape, x.dtype)], axis=axis)
 
-    return keras.tree.map_structure(extend, state, model.state_tensors(state))
+    return keras.tree.map_structure(extend, state, model.state_axes(state))

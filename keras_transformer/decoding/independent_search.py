@@ -17,7 +17,7 @@ from keras_transformer.decoding.search import SearchInputs, SearchResult
 from keras_transformer.types import Mask, Size, Tensor, TokenIds
 
 
-class DecodingState(NamedTuple):
+class IndependentState(NamedTuple):
     """The state between two steps of an `IndependentSearch`."""
 
     index: Tensor  # type: ignore[assignment]  # int32 (), position of the next token
@@ -62,10 +62,10 @@ class IndependentSearch:
         inputs: SearchInputs,
         state: ModelState,
         max_length: Size,
-    ) -> DecodingState:
+    ) -> IndependentState:
         """Creates the state before the first step; see `Search.start`."""
         shape = (ops.shape(inputs.limits)[0], self.num_beams)
-        return DecodingState(
+        return IndependentState(
             index=ops.convert_to_tensor(0, "int32"),
             done=ops.zeros(shape, "bool"),
             token_ids=ops.full((*shape, max_length), model.pad_token_id, "int32"),
@@ -76,8 +76,8 @@ class IndependentSearch:
         )
 
     def advance(
-        self, model: DecodingModel, inputs: SearchInputs, search_state: DecodingState
-    ) -> DecodingState:
+        self, model: DecodingModel, inputs: SearchInputs, search_state: IndependentState
+    ) -> IndependentState:
         """Computes one step; see `Search.advance`.
 
         A hypothesis ends with the log-probability `-inf` if the logits processors ban
@@ -101,7 +101,7 @@ class IndependentSearch:
         log_probs = ops.where(before.done, 0.0, log_probs)
         is_last = (before.index + 1 >= inputs.limits)[:, None]
         ended = ops.logical_or(ops.equal(tokens, model.end_token_id), is_last)
-        return DecodingState(
+        return IndependentState(
             index=before.index + 1,
             done=ops.logical_or(before.done, ended),
             token_ids=copy_with_slice(
@@ -113,7 +113,9 @@ class IndependentSearch:
             state=state,
         )
 
-    def result(self, model: DecodingModel, search_state: DecodingState) -> SearchResult:
+    def result(
+        self, model: DecodingModel, search_state: IndependentState
+    ) -> SearchResult:
         """Returns the hypotheses, best first; see `Search.result`."""
         log_probs = search_state.log_probs
         ranks = ops.where(ops.isnan(log_probs), -float("inf"), log_probs)

@@ -25,10 +25,10 @@ from keras_transformer.types import Mask, Size, Tensor
 
 StateT = TypeVar("StateT", bound=SearchState)
 
-# When at most this part of a batch is unfinished, it continues in a smaller batch.
-LAST_PART = 4
+# When at most 1 / FRACTION of a batch is unfinished, it continues in a smaller batch.
+FRACTION = 4
 # A smaller batch than this is not worth the compilation of a second loop.
-SMALLEST_PART = 4
+SMALLEST_REST = 4
 
 
 def run_search(
@@ -95,13 +95,13 @@ def _run(
     if capacity is None or _is_one_loop(inputs, max_length, capacity):
         last = run_steps(search, model, inputs, first, max_length)
     else:
-        part = first_part(inputs, max_length, capacity)
+        part = first_part_limits(inputs, max_length, capacity)
         last = run_steps(search, model, inputs, first, *part)
-        last = run_last_part(search, model, inputs, last, max_length, capacity)
+        last = run_rest(search, model, inputs, last, max_length, capacity)
     return search.result(model, last)
 
 
-def first_part(
+def first_part_limits(
     inputs: SearchInputs, max_length: Size, capacity: Size
 ) -> tuple[Size, Size]:
     """Returns the steps of the first part, and how many sequences it may leave.
@@ -110,7 +110,7 @@ def first_part(
     """
     if _is_one_loop(inputs, max_length, capacity):
         return max_length, 0
-    return capacity, _last_part(inputs)
+    return capacity, _rest_size(inputs)
 
 
 def run_steps(
@@ -135,7 +135,7 @@ def run_steps(
     return kind(*while_loop(continues, advance, tuple(first), inputs))
 
 
-def run_last_part(
+def run_rest(
     search: Search[StateT],
     model: DecodingModel,
     inputs: SearchInputs,
@@ -147,7 +147,7 @@ def run_last_part(
     kind: Callable[..., StateT] = type(last)
     *own, state = last
     index = last.index
-    count = _last_part(inputs)
+    count = _rest_size(inputs)
     count = max(count, 1) if isinstance(count, int) else ops.maximum(count, 1)
 
     def continues(*fields: Tensor) -> Tensor:
@@ -175,17 +175,17 @@ def run_last_part(
     return kind(*ops.while_loop(continues, advance, tuple(own)), state)
 
 
-def _last_part(inputs: SearchInputs) -> Size:
+def _rest_size(inputs: SearchInputs) -> Size:
     """Returns the number of unfinished sequences that continue in a smaller batch."""
-    count: Size = ops.shape(inputs.limits)[0] // LAST_PART
+    count: Size = ops.shape(inputs.limits)[0] // FRACTION
     return count
 
 
 def _is_one_loop(inputs: SearchInputs, max_length: Size, capacity: Size) -> bool:
     """Returns whether the first part of a search is known to be all of it."""
-    count = _last_part(inputs)
+    count = _rest_size(inputs)
     fits = isinstance(capacity, int) and capacity == max_length
-    return fits and isinstance(count, int) and count < SMALLEST_PART
+    return fits and isinstance(count, int) and count < SMALLEST_REST
 
 
 def _unfinished(search_state: SearchState) -> Mask:
@@ -204,11 +204,6 @@ def _scatter(values: Tensor, rows: Tensor, new: Tensor) -> Tensor:
     if 0 in values.shape:
         return values
     return ops.scatter_update(values, ops.expand_dims(rows, 1), new)
-
-
-def has_ended(search_state: SearchState) -> Mask:
-    """Returns whether all sequences are finished, a boolean scalar tensor."""
-    return ops.all(search_state.done)
 
 
 def mark_truncated(

@@ -31,13 +31,11 @@ DECODING = {
     "max_decoding_length": "max_length={}",
     "max_new_tokens": "max_length={}",
     "force_words_ids": "constraints={}",
-    **{
-        name: name + "={}"
-        for name in (
-            *("max_length", "min_length", "prefix", "search"),
-            "constraints",
-        )
-    },
+    "max_length": "max_length={}",
+    "min_length": "min_length={}",
+    "prefix": "prefix={}",
+    "search": "search={}",
+    "constraints": "constraints={}",
 }
 
 

@@ -11,10 +11,9 @@ from keras_transformer.decoding import SearchInputs, SearchResult, SearchState
 from keras_transformer.decoding.lengths import warn_of_truncation
 from keras_transformer.decoding.loop import (
     check_finds_phrases,
-    first_part,
-    has_ended,
+    first_part_limits,
     mark_truncated,
-    run_last_part,
+    run_rest,
     run_steps,
 )
 from keras_transformer.inference.alignment import Aligner, Alignment
@@ -68,7 +67,7 @@ class CompiledSearch(NamedTuple):
     """
 
     first_part: Callable[..., tuple[SearchResult, Tensor, SearchInputs, SearchState]]
-    last_part: Callable[[SearchInputs, SearchState], SearchResult]
+    rest: Callable[[SearchInputs, SearchState], SearchResult]
     with_phrases: Callable[..., SearchResult]
 
 
@@ -241,7 +240,7 @@ class Generator:
                 found = compiled.with_phrases(sources, **tensors)
             else:
                 found, ended, inputs, now = compiled.first_part(sources, **tensors)
-                found = found if ended else compiled.last_part(inputs, now)
+                found = found if ended else compiled.rest(inputs, now)
             arrays = map(ops.convert_to_numpy, found)
             results.append(SearchResult(*(array[: len(numbers)] for array in arrays)))
         return _concatenate(results, np.argsort(order), pad)
@@ -256,14 +255,16 @@ class Generator:
         ) -> tuple[SearchResult, Tensor, SearchInputs, SearchState]:
             inputs, state, *sizes = prepare_search(model, sources, request, **named)
             start = search.start(model, inputs, state, sizes[0])
-            now = run_steps(search, model, inputs, start, *first_part(inputs, *sizes))
+            now = run_steps(
+                search, model, inputs, start, *first_part_limits(inputs, *sizes)
+            )
             result = mark_truncated(search.result(model, now), model, inputs)
-            return result, has_ended(now), inputs, now
+            return result, ops.all(now.done), inputs, now
 
-        def last(inputs: SearchInputs, now: SearchState) -> SearchResult:
+        def rest(inputs: SearchInputs, now: SearchState) -> SearchResult:
             source_length = ops.shape(inputs.source_mask)[1]
             sizes = count_steps(model, source_length, request.max_length)
-            end = run_last_part(search, model, inputs, now, *sizes)
+            end = run_rest(search, model, inputs, now, *sizes)
             return mark_truncated(search.result(model, end), model, inputs)
 
         def with_phrases(sources: Tensor, **named: Any) -> SearchResult:
@@ -271,7 +272,7 @@ class Generator:
 
         compiled = CompiledSearch(
             compile_function(first, model),
-            compile_function(last, model),
+            compile_function(rest, model),
             compile_function(with_phrases, model),
         )
         self._compiled[request] = compiled

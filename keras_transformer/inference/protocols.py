@@ -1,4 +1,4 @@
-"""The protocol of a model that inference and the writers of exports use."""
+"""The protocol of a model that generation, scoring and alignment use."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict

@@ -15,7 +15,7 @@ from keras_transformer.decoding import (
     SearchState,
 )
 from keras_transformer.decoding.beam_state import BeamState
-from keras_transformer.decoding.independent_search import DecodingState
+from keras_transformer.decoding.independent_search import IndependentState
 from keras_transformer.inference.batch_search import prepare_search
 from keras_transformer.inference.generation import Generator
 from keras_transformer.inference.protocols import SequenceModel
@@ -208,19 +208,19 @@ def _pieces(tokens: Iterator[int], tokenizer: "Tokenizer") -> Iterator[str]:
         yield text[len(yielded) :]
 
 
-def _possible_outputs(state: BeamState | DecodingState) -> list[list[int]]:
+def _possible_outputs(state: BeamState | IndependentState) -> list[list[int]]:
     """Returns the hypotheses that the best output is equal to or begins with."""
     token_ids = ops.convert_to_numpy(state.token_ids)[0].tolist()
     log_probs = ops.convert_to_numpy(state.log_probs)[0].tolist()
     lengths = [int(ops.convert_to_numpy(state.index))] * len(token_ids)
-    if isinstance(state, DecodingState):
+    if isinstance(state, IndependentState):
         lengths = ops.convert_to_numpy(state.lengths)[0].tolist()
     rows = [
         row[:length]
         for row, length, log_prob in zip(token_ids, lengths, log_probs, strict=True)
         if log_prob > -np.inf
     ]
-    if isinstance(state, DecodingState):
+    if isinstance(state, IndependentState):
         return rows
     scores = ops.convert_to_numpy(state.finished_scores)[0]
     best = scores.argmax()  # not the first if there are groups of beams

@@ -9,7 +9,7 @@ each beam, and a search reorders this mask.
 from keras import ops
 
 from keras_transformer.backend.slice_update import slice_update
-from keras_transformer.decoding import ModelState, StateTensor
+from keras_transformer.decoding import ModelState, StateAxes
 from keras_transformer.layers.attention.key_values import KeyValues
 from keras_transformer.types import Mask, Size
 
@@ -22,19 +22,19 @@ def add_newest(history: Mask, entry: Size) -> Mask:
     return slice_update(history, identity, entry, axis=2)
 
 
-def kinds_of_state(state: ModelState) -> dict[str, object]:
+def axes_of_state(state: ModelState) -> dict[str, object]:
     """Returns the kinds of a state with caches and the mask of their histories."""
     per_step = state["history"].shape[1]
-    kinds: dict[str, object] = {name: StateTensor() for name in state}
+    kinds: dict[str, object] = {name: StateAxes() for name in state}
     axes = (3, 2)  # of keys and values
     grows = KeyValues._make(
-        StateTensor(steps_axis=axis, entries_per_step=per_step) for axis in axes
+        StateAxes(steps_axis=axis, entries_per_step=per_step) for axis in axes
     )
-    of_source = KeyValues._make(StateTensor() for _ in axes)
+    of_source = KeyValues._make(StateAxes() for _ in axes)
     kinds["caches"] = [(grows, *[of_source] * (len(c) - 1)) for c in state["caches"]]
-    kinds["history"] = StateTensor(
+    kinds["history"] = StateAxes(
         has_beams=True, steps_axis=2, entries_per_step=per_step
     )
     if "output_kernel" in kinds:
-        kinds["output_kernel"] = StateTensor(has_rows=False)
+        kinds["output_kernel"] = StateAxes(has_rows=False)
     return kinds

@@ -293,7 +293,6 @@ class CausalLM(TransformerModel):
         )
         self._keep_block_arguments(decoder)
         self._build_layers(decoder)
-        self._cache_compiled_functions()
 
     def _build_layers(self, decoder: DecoderStack) -> None:
         self.target_embedding = self._make_embedding(

@@ -1,12 +1,14 @@
 """Several models that decode together."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 import keras
 from keras import ops
 
-from keras_transformer.decoding import ModelState, StateTensor
+from keras_transformer.decoding import ModelState, OutputLength, StateAxes
+from keras_transformer.decoding.lengths import smaller
 from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.inference.source_arrays import (
     ArraySpec,
@@ -15,7 +17,7 @@ from keras_transformer.inference.source_arrays import (
 )
 from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.models.generative_model import GenerativeModel
-from keras_transformer.types import Config, Size, Tensor, TokenIds
+from keras_transformer.types import Config, Size, SizeT, Tensor, TokenIds
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
@@ -93,9 +95,6 @@ class Ensemble(GenerativeModel):
         self.max_target_length = _least(
             [model.max_target_length for model in self.models]
         )
-        ratios = [model.output_length_ratio for model in self.models]
-        self.output_length_ratio = max(ratios)
-        self._cache_compiled_functions()
         self.built = True
 
     def call(self, inputs: SequenceInputs, training: bool | None = None) -> Tensor:
@@ -134,15 +133,31 @@ class Ensemble(GenerativeModel):
         ]
         return _mean([logits for logits, _ in steps]), _join([own for _, own in steps])
 
-    def state_tensors(self, state: EnsembleState) -> dict[str, object]:
+    def state_axes(self, state: EnsembleState) -> dict[str, object]:
         """Returns what a search may do with the states; see `DecodingModel`."""
         pairs = zip(self.models, state["models"], strict=True)
         kinds: dict[str, object] = {
-            "models": [model.state_tensors(own) for model, own in pairs]
+            "models": [model.state_axes(own) for model, own in pairs]
         }
         if "attention" in state:
-            kinds["attention"] = StateTensor()
+            kinds["attention"] = StateAxes()
         return kinds
+
+    def max_steps(
+        self, source_lengths: SizeT, max_length: OutputLength | None = None
+    ) -> SizeT:
+        """Returns the smallest of the maximum output lengths of the models."""
+        each = [model.max_steps(source_lengths, max_length) for model in self.models]
+        return functools.reduce(smaller, each)
+
+    def longest_output(
+        self, source_length: SizeT, max_length: OutputLength | None = None
+    ) -> SizeT:
+        """Returns the smallest maximum output length of a batch of the models."""
+        each = [
+            model.longest_output(source_length, max_length) for model in self.models
+        ]
+        return functools.reduce(smaller, each)
 
     def cross_attention(
         self,

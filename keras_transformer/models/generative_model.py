@@ -1,6 +1,7 @@
 """The base class of models: generate, stream, score, align, save and export."""
 
 import abc
+import functools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
@@ -14,7 +15,7 @@ from keras_transformer.decoding import (
     ModelState,
     OutputLength,
     Search,
-    StateTensor,
+    StateAxes,
 )
 from keras_transformer.decoding.lengths import (
     DEFAULT_MAX_LENGTH,
@@ -54,8 +55,7 @@ class GenerativeModel(keras.Model):
     """Base class of models from sequences to sequences of tokens.
 
     A subclass sets the attributes, defines the call and the steps of decoding
-    (`start_decoding`, `decode_step`, …), and calls `_cache_compiled_functions` at the
-    end of its `__init__`. It then follows the protocols
+    (`start_decoding`, `decode_step`, …). It then follows the protocols
     `keras_transformer.decoding.DecodingModel` and
     `keras_transformer.inference.protocols.SequenceModel`: every search decodes it, and
     every function of `keras_transformer.inference` and `keras_transformer.export`
@@ -125,13 +125,24 @@ class GenerativeModel(keras.Model):
         ratio = float(getattr(data, "output_length_ratio", 1.0))
         if ratio > self.output_length_ratio:
             self.output_length_ratio = ratio
-            self._cache_compiled_functions()
+            for compiled in ("_generator", "_stepper"):
+                vars(self).pop(compiled, None)
 
-    def _cache_compiled_functions(self) -> None:
-        self._aligner = Aligner(self)
-        self._generator = Generator(self, self._aligner)
-        self._stepper = Stepper(self, self._generator)
-        self._scorer = Scorer(self)
+    @functools.cached_property
+    def _generator(self) -> Generator:
+        return Generator(self, self._aligner)
+
+    @functools.cached_property
+    def _stepper(self) -> Stepper:
+        return Stepper(self, self._generator)
+
+    @functools.cached_property
+    def _scorer(self) -> Scorer:
+        return Scorer(self)
+
+    @functools.cached_property
+    def _aligner(self) -> Aligner:
+        return Aligner(self)
 
     def generate(
         self,
@@ -459,9 +470,9 @@ class GenerativeModel(keras.Model):
             Logits `(batch, num_beams, target_vocabulary_size)` and the new state.
         """
 
-    def state_tensors(self, state: ModelState) -> object:
+    def state_axes(self, state: ModelState) -> object:
         """Returns what a search may do with the state; see `DecodingModel`."""
-        return keras.tree.map_structure(lambda _: StateTensor(has_beams=True), state)
+        return keras.tree.map_structure(lambda _: StateAxes(has_beams=True), state)
 
     @abc.abstractmethod
     def cross_attention(
@@ -577,9 +588,9 @@ class GenerativeModel(keras.Model):
         """
         rematerialized = super().rematerialized_call  # type: ignore[misc]
 
-        def explained_call(*args: Any, **kwargs: Any) -> Any:
+        def explained_call(*inputs: Any, **options: Any) -> Any:
             try:
-                return rematerialized(layer_call, *args, **kwargs)(*args, **kwargs)
+                return rematerialized(layer_call, *args, **kwargs)(*inputs, **options)
             except Exception as error:
                 raise ValueError(
                     "`mode` of `keras.RematScope` must be 'activations' or None on "

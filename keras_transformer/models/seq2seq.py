@@ -281,7 +281,7 @@ class Seq2Seq(TransformerModel):
         positions = positions or PositionalEncoding()
         if self.embeds_arrays and isinstance(positions, PositionScheme):
             positions = None, positions
-        object.__setattr__(self, "positions", positions)
+        object.__setattr__(self, "positions", positions)  # Keras does not track it.
         source_positions, target_positions = position_pair(positions)
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
@@ -326,17 +326,20 @@ class Seq2Seq(TransformerModel):
             "bias_initializer": bias_initializer,
             "dtype": self.dtype_policy,
         }
-        positions = _unless_added(source_positions)
         encoder = EncoderStack(
-            num_layers, **blocks, positions=positions, name="encoder"
+            num_layers,
+            **blocks,
+            positions=_unless_added(source_positions),
+            name="encoder",
         )
-        positions = _unless_added(target_positions)
         decoder = DecoderStack(
-            self.num_decoder_layers, **blocks, positions=positions, name="decoder"
+            self.num_decoder_layers,
+            **blocks,
+            positions=_unless_added(target_positions),
+            name="decoder",
         )
         self._keep_block_arguments(decoder)
         self._build_layers(encoder, decoder, source_embedding)
-        self._cache_compiled_functions()
 
     def _build_layers(
         self,
@@ -383,10 +386,14 @@ class Seq2Seq(TransformerModel):
         target = self.embed_target(inputs["decoder_token_ids"], training=training)
         encoded = self.encoder(source, padding_mask=source_mask, **options)
         if not return_attention_scores:
-            decoded = self.decoder(target, encoded, source_mask, **options)
+            decoded = self.decoder(
+                target, encoded, encoder_padding_mask=source_mask, **options
+            )
             return self.compute_logits(decoded)
         encoded, encoder_scores = encoded
-        decoded, decoder_scores = self.decoder(target, encoded, source_mask, **options)
+        decoded, decoder_scores = self.decoder(
+            target, encoded, encoder_padding_mask=source_mask, **options
+        )
         cross_scores = [block["cross_attention"] for block in decoder_scores]
         if shifts is not None:
             encoder_scores = [restore_order(s, shifts, 2, 3) for s in encoder_scores]

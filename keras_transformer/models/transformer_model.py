@@ -12,7 +12,7 @@ from keras_transformer.layers.block_arguments import MODEL_OBJECTS, deserialize_
 from keras_transformer.layers.embedding import Embedding
 from keras_transformer.layers.positions.scheme import copy_scheme
 from keras_transformer.layers.residual import make_normalization
-from keras_transformer.models.beam_history import kinds_of_state
+from keras_transformer.models.beam_history import axes_of_state
 from keras_transformer.models.file_checks import check_fits_memory
 from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.models.vocabularies import (
@@ -60,6 +60,9 @@ class TransformerModel(GenerativeModel, TokenTrainer):
     activation: Callable[[Tensor], Tensor]
     normalize_first: bool
     layer_norm_epsilon: float
+    rematerialize: bool
+    kernel_initializer: keras.Initializer
+    bias_initializer: keras.Initializer
     attention_options: Options
     feed_forward_options: Options
     residual_options: Options
@@ -95,6 +98,8 @@ class TransformerModel(GenerativeModel, TokenTrainer):
         self.num_heads = decoder.num_heads
         self.dropout = decoder.dropout
         self.rematerialize = decoder.rematerialize
+        self.kernel_initializer = decoder.kernel_initializer
+        self.bias_initializer = decoder.bias_initializer
         self.activation = decoder.activation
         self.normalize_first = decoder.normalize_first
         self.layer_norm_epsilon = decoder.layer_norm_epsilon
@@ -219,9 +224,9 @@ class TransformerModel(GenerativeModel, TokenTrainer):
             return {}
         return {"output_kernel": self.transposed_embeddings()}
 
-    def state_tensors(self, state: ModelState) -> dict[str, object]:
+    def state_axes(self, state: ModelState) -> dict[str, object]:
         """Returns what a search may do with the state; see `DecodingModel`."""
-        return kinds_of_state(state)
+        return axes_of_state(state)
 
     def summary(
         self,

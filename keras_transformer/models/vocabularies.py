@@ -182,6 +182,7 @@ def find_target_size(
     target_tokenizer: "Tokenizer | None", size: int | None, target: int | None
 ) -> VocabularySizes:
     """Returns the size of the only vocabulary of a model whose sources are arrays."""
+    check_ints(1, True, vocabulary_size=size, target_vocabulary_size=target)
     given = {each for each in (size, target) if each is not None}
     if len(given) > 1 or not (given or target_tokenizer):
         raise ValueError(

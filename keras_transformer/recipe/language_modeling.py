@@ -1,4 +1,4 @@
-"""The task of a `CausalLM`: running text, or prompts and answers, and perplexity."""
+"""The task of a `CausalLM` on running text, and perplexity."""
 
 import math
 import pathlib

@@ -6,6 +6,7 @@ from layer_contract import to_numpy, with_random_weights
 
 from keras_transformer import (
     BeamSearch,
+    CausalLM,
     CharacterTokenizer,
     Ensemble,
     GreedySearch,
@@ -120,6 +121,17 @@ def test_export(ensemble, tmp_path):
     ensemble.export(tmp_path / "1", search, max_length=6, check_texts=TEXTS[:2])
     signatures = describe_signatures(tmp_path / "1")
     assert "attention" in signatures and "attention_scores" not in signatures
+
+
+@pytest.mark.once("torch")
+def test_language_models_share_their_contexts():
+    """Prompt and new tokens together are not longer than the shortest context."""
+    sizes = {"num_layers": 1, "hidden_dim": 4, "intermediate_dim": 4, "num_heads": 1}
+    models = [
+        CausalLM(**sizes, vocabulary_size=7, max_length=length) for length in (12, 9)
+    ]
+    found = Ensemble(models).generate([[4, 5, 6, 4, 5]], min_length=99, seed=1)
+    assert found.lengths.tolist() == [[9 - 5 + 1]]  # the last token is no input
 
 
 @pytest.mark.once("torch")

@@ -31,11 +31,11 @@ def mask_and_bias(
     pattern: AttentionPattern | None,
     scheme: PositionScheme | None,
     use_causal_mask: bool,
-) -> tuple[Mask | None, Tensor | None]:
-    """Returns the mask and the bias of all pairs of queries and keys.
+) -> tuple[Mask | None, Tensor | None, bool]:
+    """Returns mask and bias of all pairs, and whether a causal mask is to be added.
 
     The positions are int tensors `(length,)` or `(rows, length)`, where `rows` divides
-    the batch size; `None` = 0, 1, 2, …. If both are `None`, the mask is not causal.
+    the batch size; `None` = 0, 1, 2, …, for which fused kernels have a causal mask.
     """
     is_in_order = query_positions is None and key_positions is None
     if query_positions is None:
@@ -56,7 +56,7 @@ def mask_and_bias(
     if bias is not None:
         bias = bias if len(bias.shape) == 4 else ops.expand_dims(bias, 0)
         bias = _repeat_rows(bias, batch)
-    return merge_masks(*masks), bias
+    return merge_masks(*masks), bias, use_causal_mask and is_in_order
 
 
 def _repeat_rows(x: Tensor, batch: Size) -> Tensor:
@@ -101,7 +101,7 @@ def blockwise_attention(
         key_positions: Tensor,
         key_mask: Mask | None,
     ) -> AttentionResult:
-        block_mask, bias = mask_and_bias(
+        block_mask, bias, _ = mask_and_bias(
             query,
             key,
             query_positions,

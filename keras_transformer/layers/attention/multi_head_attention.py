@@ -423,7 +423,7 @@ class MultiHeadAttention(QuantizedLayers):
                 flash,
             )
             return output, None
-        mask, bias = mask_and_bias(
+        mask, bias, is_causal = mask_and_bias(
             query,
             key,
             query_positions,
@@ -438,11 +438,11 @@ class MultiHeadAttention(QuantizedLayers):
             key,
             value,
             mask,
-            return_attention_scores,
-            dropout,
-            flash,
-            bias,
-            use_causal_mask and query_positions is None and key_positions is None,
+            return_attention_scores=return_attention_scores,
+            dropout=dropout,
+            flash_attention=flash,
+            bias=bias,
+            use_causal_mask=is_causal,
         )
         return result if return_attention_scores else (result, None)
 

@@ -17,7 +17,6 @@ class Bigrams(GenerativeModel):
         self.max_source_length, self.max_target_length = 9, 7
         self.pad_token_id, self.start_token_id, self.end_token_id = 0, 2, 3
         self.built = True
-        self._cache_compiled_functions()
 
     def call(self, inputs, training=None):
         return keras.ops.take(self.table, inputs["decoder_token_ids"], axis=0)
