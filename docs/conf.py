@@ -48,7 +48,9 @@ def linked_names() -> dict[str, str]:
 
     They are names of the top level, with or without `kt.`, and names of a module, with
     the module or, if they have an underscore and no argument has the name, without it.
+    A method that another one describes has no entry of its own: it has that one's name.
     """
+    described = entries.described_methods(ENTRIES)
     arguments = {name for e in ENTRIES.values() for name in entries.parameters(e)}
     names = {}
     for entry in ENTRIES.values():
@@ -57,7 +59,9 @@ def linked_names() -> dict[str, str]:
             spellings = [item.full_name, short, f"kt.{short}"]
             if "_" in entry.name and item.name not in arguments:
                 spellings.append(item.name)
-            names |= dict.fromkeys(spellings, item.full_name)
+            other = item is not entry and entries.problems(item)
+            target = entries.described_by(item, described) if other else None
+            names |= dict.fromkeys(spellings, (target or item).full_name)
     return names
 
 
