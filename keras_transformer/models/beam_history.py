@@ -23,18 +23,16 @@ def add_newest(history: Mask, entry: Size) -> Mask:
 
 
 def axes_of_state(state: ModelState) -> dict[str, object]:
-    """Returns the kinds of a state with caches and the mask of their histories."""
+    """Returns the axes of a state with caches and the mask of their histories."""
     per_step = state["history"].shape[1]
-    kinds: dict[str, object] = {name: StateAxes() for name in state}
-    axes = (3, 2)  # of keys and values
-    grows = KeyValues._make(
-        StateAxes(steps_axis=axis, entries_per_step=per_step) for axis in axes
+    length_axes = (3, 2)  # of keys and values
+    growing = KeyValues._make(
+        StateAxes(steps_axis=axis, entries_per_step=per_step) for axis in length_axes
     )
-    of_source = KeyValues._make(StateAxes() for _ in axes)
-    kinds["caches"] = [(grows, *[of_source] * (len(c) - 1)) for c in state["caches"]]
-    kinds["history"] = StateAxes(
-        has_beams=True, steps_axis=2, entries_per_step=per_step
-    )
-    if "output_kernel" in kinds:
-        kinds["output_kernel"] = StateAxes(has_rows=False)
-    return kinds
+    of_source = KeyValues._make(StateAxes() for _ in length_axes)
+    axes: dict[str, object] = {name: StateAxes() for name in state}
+    axes["caches"] = [(growing, *[of_source] * (len(c) - 1)) for c in state["caches"]]
+    axes["history"] = StateAxes(has_beams=True, steps_axis=2, entries_per_step=per_step)
+    if "output_kernel" in axes:
+        axes["output_kernel"] = StateAxes(has_rows=False)
+    return axes

@@ -136,12 +136,12 @@ class Ensemble(GenerativeModel):
     def state_axes(self, state: EnsembleState) -> dict[str, object]:
         """Returns what a search may do with the states; see `DecodingModel`."""
         pairs = zip(self.models, state["models"], strict=True)
-        kinds: dict[str, object] = {
+        axes: dict[str, object] = {
             "models": [model.state_axes(own) for model, own in pairs]
         }
         if "attention" in state:
-            kinds["attention"] = StateAxes()
-        return kinds
+            axes["attention"] = StateAxes()
+        return axes
 
     def max_steps(
         self, source_lengths: SizeT, max_length: OutputLength | None = None
