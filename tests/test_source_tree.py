@@ -18,7 +18,7 @@ pytestmark = pytest.mark.once("torch")
 
 def walk(heading):
     section = PAGE.read_text("utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
-    return [(PACKAGE / path, name) for name, path in STEP.findall(section)]
+    return [(PACKAGE.parent / path, name) for name, path in STEP.findall(section)]
 
 
 def missed(steps, function):
