@@ -1,5 +1,7 @@
 """Metrics of tokens, without padding and exact over batches of different lengths."""
 
+import abc
+
 import keras
 from keras import ops
 
@@ -21,9 +23,9 @@ class TokenMean(keras.metrics.Mean):
         super().__init__(name, dtype)
         self.pad_token_id = int(pad_token_id)
 
+    @abc.abstractmethod
     def _values(self, targets: TokenIds, logits: Tensor) -> Tensor:
         """Computes `(tokens,)` from targets and logits `(tokens, vocabulary_size)`."""
-        raise NotImplementedError
 
     def update_state(
         self, y_true: TokenIds, y_pred: Tensor, sample_weight: Tensor | None = None
