@@ -1,4 +1,4 @@
-"""Arguments of Transformer blocks that blocks, stacks and models share."""
+"""Arguments of Transformer blocks that blocks and stacks share."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,9 +26,8 @@ MODEL_OBJECTS = (*OBJECTS, "source_embedding")
 class BlockArguments:
     """Arguments of a Transformer block: checks, defaults and configuration.
 
-    Blocks, stacks and models have this base class next to `keras.layers.Layer` or
-    `keras.Model`. Their constructors call `set_block_arguments` after
-    `super().__init__`.
+    Blocks and stacks have this base class next to `keras.layers.Layer`. Their
+    constructors call `set_block_arguments` after `super().__init__`.
     """
 
     intermediate_dim: int  # width of the feed-forward networks (d_ff)

@@ -539,7 +539,7 @@ class GenerativeModel(keras.Model):
 
         Args:
             source_lengths: int or int32 tensor, lengths of sources in tokens.
-            max_length: int or `RelativeLength`; see `search`.
+            max_length: int or `RelativeLength`; see `generate`.
 
         Returns:
             int or int32 tensor, of the type and shape of `source_lengths`.
@@ -560,7 +560,7 @@ class GenerativeModel(keras.Model):
 
         Args:
             source_length: int or int32 scalar tensor, length of the padded sources.
-            max_length: int or `RelativeLength`; see `search`.
+            max_length: int or `RelativeLength`; see `generate`.
 
         Returns:
             int or int32 scalar tensor: at least `max_steps` of each source.
