@@ -17,13 +17,13 @@ from keras_transformer.dataset.epoch_dataset import EpochDataset
 from keras_transformer.dataset.parallel_text import check_shard
 from keras_transformer.dataset.text_pairs import checksum_of
 from keras_transformer.text import Paths, Tokenizer, decode_line, numbered_lines
-from keras_transformer.text.text_files import path_list
 from keras_transformer.text.tokenizer import check_tokenizer
 from keras_transformer_runtime.arguments import (
     check_ints,
     check_one_of,
     check_unicode,
 )
+from keras_transformer_runtime.text_files import path_list
 
 DOCUMENTS = ("file", "line", "paragraph", None)
 LINES_AT_ONCE = 4096

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from keras_transformer.dataset.running_text import text_pieces
 from keras_transformer.dataset.text_pairs import Pair
-from keras_transformer.text.text_files import sample_items
+from keras_transformer.text.training_text import sample_items
 
 SAMPLE = 100_000  # pairs or lines; words are counted in a sample of a larger text
 RARE = 2  # times that a rare word occurs at most

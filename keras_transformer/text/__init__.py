@@ -8,7 +8,7 @@ trained by their `train` method. `save` writes a tokenizer to one JSON file, whi
 consist of operations of TensorFlow and tensorflow-text, so a SavedModel can contain
 them.
 
-`text_files` reads the text files of the whole library.
+`keras_transformer_runtime.text_files` reads the text files of the whole library.
 """
 
 from keras_transformer_runtime.packages import require_extra
@@ -27,7 +27,8 @@ from keras_transformer.text.sentence_piece_tokenizer import (
     SentencePieceTokenizer,
     Subwords,
 )
-from keras_transformer.text.text_files import (
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer_runtime.text_files import (
     LineIndex,
     LineReader,
     Paths,
@@ -37,7 +38,6 @@ from keras_transformer.text.text_files import (
     path_list,
     read_lines,
 )
-from keras_transformer.text.tokenizer import Tokenizer
 
 __all__ = [
     "ByteTokenizer",

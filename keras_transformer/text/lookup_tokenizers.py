@@ -9,10 +9,11 @@ from typing import Self, final
 import keras
 import tensorflow as tf
 
-from keras_transformer.text.text_files import Paths, training_lines
 from keras_transformer.text.tokenizer import PACKAGE, SPECIAL_TOKENS, Tokenizer
+from keras_transformer.text.training_text import training_lines
 from keras_transformer.types import Config
 from keras_transformer_runtime.arguments import check_ints
+from keras_transformer_runtime.text_files import Paths
 
 # Capitals whose lower case depends on the locale: `SpecialCasing.txt` of Unicode.
 _OF_LOCALES = "IİJĮÌÍĨ"

@@ -20,8 +20,8 @@ from keras_transformer.text.invisible_characters import (
     parse_model,
     with_normalization,
 )
-from keras_transformer.text.text_files import Paths, sample_items, training_lines
 from keras_transformer.text.tokenizer import PACKAGE, SPECIAL_TOKENS, Tokenizer
+from keras_transformer.text.training_text import sample_items, training_lines
 from keras_transformer.types import Config
 from keras_transformer_runtime.arguments import (
     check_character_coverage,
@@ -29,6 +29,7 @@ from keras_transformer_runtime.arguments import (
     check_one_of,
     normalization_rule,
 )
+from keras_transformer_runtime.text_files import Paths
 
 
 class Subwords(NamedTuple):
