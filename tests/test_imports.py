@@ -32,7 +32,10 @@ ORDER = (
     {"backend"},
     {"evaluation", "plotting", "types"},
     {"runtime.runs"},
-    {"runtime.bleu", "runtime.hub", "runtime.model_paths"},
+    {"runtime.file_translation"},
+    {"runtime.engines"},
+    {"runtime.tokenizers"},
+    {"runtime.bleu", "runtime.hub", "runtime.model_paths", "runtime.text_files"},
     {"runtime.arguments", "runtime.files", "runtime.packages", "runtime.presets"},
 )
 # The method `export` of a model calls the writers, which know the classes of models.
@@ -65,6 +68,7 @@ REQUIRED = {
     "runtime.bleu": {"sacrebleu"},
     "runtime.command": {"typer"},
     "runtime.commands": {"typer"},
+    "runtime.engines": {"ctranslate2"},
 }
 BY_NAME = {"__import__", "import_module", "importlib.import_module"}
 USE_A_BACKEND = {"backend", "dataset", "export", "serving", "text"}

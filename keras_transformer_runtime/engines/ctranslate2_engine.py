@@ -1,0 +1,503 @@
+"""Generates texts with CTranslate2."""
+
+import abc
+import collections
+import functools
+import hashlib
+import math
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias, final
+
+import ctranslate2
+
+from keras_transformer_runtime.arguments import check_unicode
+from keras_transformer_runtime.engines.ctranslate2_folder import CTranslate2Folder
+from keras_transformer_runtime.engines.engine import Engine, Hypothesis, TokenScores
+from keras_transformer_runtime.engines.generation_options import GenerationOptions
+from keras_transformer_runtime.tokenizers import TextTokenizer, read_tokenizer
+
+REPLACEMENT = "\ufffd"  # replaces the bytes of an incomplete character
+
+
+class _Batch(NamedTuple):
+    """Token ids of texts that have words."""
+
+    rows: list[list[int]]  # of sources with the end token, or of prompts
+    prefixes: list[list[int]]
+    limits: list[int]  # maximum lengths of the outputs, the end token included
+
+    def part(self, places: Sequence[int]) -> "_Batch":
+        return _Batch(*([each[place] for place in places] for each in self))
+
+
+class _Output(NamedTuple):
+    """A hypothesis of CTranslate2."""
+
+    token_ids: list[int]  # without the end token
+    score: float
+    ended: bool
+
+
+# Unfinished results of the texts of a batch, in their order.
+_Results: TypeAlias = list[Any]
+
+
+class CTranslate2Engine(Engine):
+    """Generates texts with a folder that `export(format="ctranslate2")` has written.
+
+    It imports neither TensorFlow nor Keras. Greedy search gives the tokens of
+    `generate`. So does beam search with `length_penalty=0`, up to equal scores. With a
+    length penalty, CTranslate2 divides a score by `length ** length_penalty` and stops
+    as soon as `num_beams` hypotheses have ended.
+
+    Args:
+        path: folder of the model.
+        folder: content of its file `keras_transformer.json`.
+        threads: int, number of threads; `None` = all cores.
+        parallel: bool, whether the threads decode different batches. It is faster for
+            many texts, and slower for a single one.
+
+    References:
+        - [CTranslate2](https://opennmt.net/CTranslate2/), version 4.8
+    """
+
+    name = "ctranslate2"
+
+    def __init__(
+        self,
+        path: pathlib.Path,
+        folder: CTranslate2Folder,
+        threads: int | None = None,
+        parallel: bool = False,
+    ):
+        self.path = path
+        self.options = folder.options
+        self.is_language_model = folder.is_language_model
+        self.max_source_length = folder.limits.source
+        self.max_target_length = folder.limits.target
+        self._folder = folder
+        self._tokenizers = {
+            side: read_tokenizer(content, path)
+            for side, content in folder.tokenizers.items()
+        }
+        threads = threads or len(os.sched_getaffinity(0))
+        self._inter_threads = threads if parallel else 1
+        self._settings = {
+            "inter_threads": self._inter_threads,
+            "intra_threads": 1 if parallel else threads,
+        }
+        self._source_tokens = self.source_tokenizer.tokens
+        self._target_tokens = self.target_tokenizer.tokens
+        self._ids = {token: id for id, token in enumerate(self._target_tokens)}
+        self._end = self._target_tokens[self.target_tokenizer.end_token_id]
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        threads: int | None = None,
+        parallel: bool = False,
+    ) -> "CTranslate2Engine":
+        """Loads a folder; the arguments are those of the class.
+
+        Raises:
+            ValueError: if the folder lacks `keras_transformer.json`, or it is damaged.
+
+        Example:
+
+        ```python
+        engine = CTranslate2Engine.load("en-de")
+        print(engine.generate(["A man sleeps."], engine.options)[0][0].text)
+        ```
+        """
+        path = pathlib.Path(path)
+        folder = CTranslate2Folder.read(path)
+        kind = _Generator if folder.is_language_model else _Translator
+        return kind(path, folder, threads, parallel)
+
+    @property
+    def source_tokenizer(self) -> TextTokenizer:
+        """The tokenizer of the sources or prompts."""
+        return self._tokenizers["source"]
+
+    @property
+    def target_tokenizer(self) -> TextTokenizer:
+        """The tokenizer of the outputs."""
+        return self._tokenizers["target"]
+
+    def measure(self, texts: Sequence[str], side: str, first: int = 1) -> list[int]:
+        tokenizer = self._tokenizers[side]
+        lengths = []
+        for number, text in enumerate(texts, start=first):
+            row = tokenizer.encode(text)
+            tokenizer.check_language_token(text, row, side, f"line {number}")
+            has_words = bool(text.strip()) and tokenizer.has_words(text, row)
+            lengths.append(len(row) + 1 if has_words else 1)
+        return lengths
+
+    def refusal(self, options: GenerationOptions, prefix: bool = False) -> str | None:
+        if options.samples and options.seed is not None:
+            return (
+                "`seed` must be `None` with CTranslate2, whose random numbers depend "
+                f"on the other texts of a batch; received `seed={options.seed}`. "
+                "Remove it, or use another engine."
+            )
+        if options.num_beam_groups > 1:
+            return (
+                "`num_beam_groups` must be 1 with CTranslate2; received "
+                f"`num_beam_groups={options.num_beam_groups}`. Remove it, or use "
+                "another engine."
+            )
+        if prefix and self.is_language_model:
+            return (
+                "`prefix` is for models that translate; received a `prefix` and a "
+                "language model. Add it to the prompt."
+            )
+        return None
+
+    def generate(
+        self,
+        texts: Sequence[str],
+        options: GenerationOptions,
+        *,
+        prefixes: Sequence[str] | None = None,
+        batch_size: int = 64,
+    ) -> list[list[Hypothesis]]:
+        self.check(options, prefixes is not None)
+        places, batch = self._tokenize(texts, options, prefixes)
+        order = sorted(range(len(places)), key=lambda i: len(batch.rows[i]))
+        outputs = [[Hypothesis("")] * options.num_hypotheses for _ in texts]
+        parts = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+        batches = [batch.part(part) for part in parts]
+        for part, found in zip(parts, self._decode(batches, options), strict=True):
+            for i, hypotheses in zip(part, found, strict=True):
+                outputs[places[i]] = hypotheses
+        return outputs
+
+    def generate_batches(
+        self, batches: Iterable[list[str]], options: GenerationOptions
+    ) -> Iterator[list[list[Hypothesis]]]:
+        self.check(options)
+        waiting: collections.deque[tuple[int, list[int]]] = collections.deque()
+
+        def tokenized() -> Iterator[_Batch]:
+            for texts in batches:
+                places, batch = self._tokenize(texts, options, None)
+                waiting.append((len(texts), places))
+                yield batch
+
+        for found in self._decode(tokenized(), options):
+            count, places = waiting.popleft()
+            outputs = [[Hypothesis("")] * options.num_hypotheses for _ in range(count)]
+            for place, hypotheses in zip(places, found, strict=True):
+                outputs[place] = hypotheses
+            yield outputs
+
+    def _decode(
+        self, batches: Iterable[_Batch], options: GenerationOptions
+    ) -> Iterator[list[list[Hypothesis]]]:
+        """Decodes batches in their order, several of them at the same time."""
+        running: collections.deque[tuple[_Batch, _Results]] = collections.deque()
+        for batch in batches:
+            running.append((batch, self._submit(batch, options)))
+            if len(running) > 2 * self._inter_threads:
+                yield self._collect(*running.popleft(), options)
+        while running:
+            yield self._collect(*running.popleft(), options)
+
+    def _collect(
+        self, batch: _Batch, results: _Results, options: GenerationOptions
+    ) -> list[list[Hypothesis]]:
+        """Waits for the results of a batch.
+
+        CTranslate2 has one maximum length for a batch. A text whose output is longer
+        than its own limit is decoded again, alone.
+        """
+        found = []
+        for place, result in enumerate(results):
+            outputs, limit = self._outputs(result.result()), batch.limits[place]
+            if max(len(each.token_ids) + each.ended for each in outputs) > limit:
+                [alone] = self._submit(batch.part([place]), options)
+                outputs = self._outputs(alone.result())
+            found.append([self._hypothesis(o, limit, options) for o in outputs])
+        return found
+
+    def _hypothesis(
+        self, output: _Output, limit: int, options: GenerationOptions
+    ) -> Hypothesis:
+        token_ids = output.token_ids
+        if not output.ended and not self.is_language_model:
+            token_ids = token_ids[: limit - 1]  # The last token is the end token.
+        text, stopped = options.cut(self.target_tokenizer.decode(token_ids))
+        truncated = not (output.ended or stopped)
+        return Hypothesis(text, output.score, truncated)
+
+    def _tokenize(
+        self,
+        texts: Sequence[str],
+        options: GenerationOptions,
+        prefixes: Sequence[str] | None,
+    ) -> tuple[list[int], _Batch]:
+        """Returns the places of the texts that have words, and their token ids."""
+        places, rows, begun, limits = [], [], [], []
+        longest = self.max_source_length or math.inf
+        for place, text in enumerate(texts):
+            check_unicode(text, "texts", f"row {place}")
+            row = self._encode(text, f"row {place}")
+            if row is None:
+                continue
+            if len(row) > longest:
+                raise ValueError(
+                    "`texts` must have at most `max_source_length="
+                    f"{self.max_source_length}` tokens each; received {len(row)} "
+                    f"tokens in row {place}. Shorten or split the text."
+                )
+            places.append(place)
+            rows.append(row)
+            begun.append(
+                []
+                if prefixes is None
+                else self.target_tokenizer.encode(prefixes[place])
+            )
+            limits.append(self._folder.max_length(len(row), options.max_length))
+            if len(begun[-1]) >= limits[-1]:
+                raise ValueError(
+                    "`prefix` must be shorter than the maximum output length; received "
+                    f"{len(begun[-1])} tokens in row {place}, whose output has at most "
+                    f"{limits[-1]}."
+                )
+        return places, _Batch(rows, begun, limits)
+
+    def _search_options(self, options: GenerationOptions) -> dict[str, object]:
+        """Returns the arguments of CTranslate2 for a search."""
+        return {
+            "beam_size": 1 if options.samples else options.num_beams,
+            "num_hypotheses": options.num_hypotheses,
+            "length_penalty": options.length_penalty,
+            **self._step_options(options),
+            "return_scores": True,
+            "return_end_token": True,
+        }
+
+    def _step_options(self, options: GenerationOptions) -> dict[str, object]:
+        """Returns the arguments of CTranslate2 for the choice of a token."""
+        sampling = {}
+        if options.samples:
+            sampling = {
+                "sampling_topk": options.top_k or 0,  # 0 = all tokens
+                "sampling_topp": options.top_p,
+                "sampling_temperature": options.temperature,
+            }
+        pad = self._target_tokens[self.target_tokenizer.pad_token_id]
+        return {
+            **sampling,
+            "repetition_penalty": options.repetition_penalty,
+            "no_repeat_ngram_size": options.no_repeat_ngram_size,
+            "suppress_sequences": [[pad]],
+        }
+
+    def stream(
+        self, text: str, options: GenerationOptions, prefix: str = ""
+    ) -> Iterator[str]:
+        self.check(options, bool(prefix))
+        prefixes = [prefix] if prefix else None
+        if options.num_beams > 1 or options.stop:
+            [[best, *_]] = self.generate([text], options, prefixes=prefixes)
+            yield best.text.removeprefix(prefix)
+            return
+        _, batch = self._tokenize([text], options, prefixes)
+        token_ids: list[int] = []
+        yielded = prefix
+        for token_id in self._steps(batch, options) if batch.rows else ():
+            token_ids.append(token_id)
+            found = self.target_tokenizer.decode(token_ids)
+            if found.startswith(yielded) and not found.endswith(REPLACEMENT):
+                if len(found) > len(yielded):
+                    yield found[len(yielded) :]
+                yielded = found
+        found = self.target_tokenizer.decode(token_ids)
+        if found.startswith(yielded) and len(found) > len(yielded):
+            yield found[len(yielded) :]  # an incomplete character at the end
+
+    def digest(self) -> str:
+        digest = hashlib.sha256((self.path / "model.bin").read_bytes())
+        return digest.hexdigest()[:16]
+
+    @abc.abstractmethod
+    def _encode(self, text: str, where: str) -> list[int] | None:
+        """Returns the token ids of a source or prompt; `None` without words."""
+
+    @abc.abstractmethod
+    def _submit(self, batch: _Batch, options: GenerationOptions) -> _Results:
+        """Begins to decode a batch."""
+
+    @abc.abstractmethod
+    def _outputs(self, result: Any) -> list[_Output]:
+        """Converts a result of CTranslate2."""
+
+    @abc.abstractmethod
+    def _steps(self, batch: _Batch, options: GenerationOptions) -> Iterator[int]:
+        """Yields the tokens of the output of one text, without the end token."""
+
+    def _id(self, token: str) -> int:
+        """Returns the id of a token; a row of an embedding can have no token."""
+        return self._ids.get(token, self.target_tokenizer.unknown_token_id)
+
+    def _output(self, tokens: Sequence[str], score: float) -> _Output:
+        ended = bool(tokens) and tokens[-1] == self._end
+        tokens = tokens[:-1] if ended else tokens
+        return _Output([self._id(token) for token in tokens], score, ended)
+
+
+@final
+class _Translator(CTranslate2Engine):
+    """An encoder-decoder Transformer. CTranslate2 adds the end tokens of sources."""
+
+    @functools.cached_property
+    def _model(self) -> ctranslate2.Translator:
+        return ctranslate2.Translator(str(self.path), **self._settings)
+
+    def _encode(self, text: str, where: str) -> list[int] | None:
+        tokenizer = self.source_tokenizer
+        row = tokenizer.encode(text)
+        tokenizer.check_language_token(text, row, "texts", where)
+        return (
+            [*row, tokenizer.end_token_id] if tokenizer.has_words(text, row) else None
+        )
+
+    def _submit(self, batch: _Batch, options: GenerationOptions) -> _Results:
+        if not batch.rows:
+            return []
+        return self._model.translate_batch(
+            self._sources(batch),
+            target_prefix=self._prefixes(batch),
+            **self._search_options(options),
+            **self._limits(batch, options),
+            asynchronous=True,
+        )
+
+    def _sources(self, batch: _Batch) -> list[list[str]]:
+        return [[self._source_tokens[i] for i in row[:-1]] for row in batch.rows]
+
+    def _prefixes(self, batch: _Batch) -> list[list[str]] | None:
+        if not any(batch.prefixes):
+            return None
+        return [[self._target_tokens[i] for i in row] for row in batch.prefixes]
+
+    def _limits(self, batch: _Batch, options: GenerationOptions) -> dict[str, int]:
+        return {
+            "max_input_length": 0,  # any
+            "max_decoding_length": max(batch.limits),
+            "min_decoding_length": max(0, options.min_length - 1),
+        }
+
+    def _outputs(self, result: ctranslate2.TranslationResult) -> list[_Output]:
+        pairs = zip(result.hypotheses, result.scores, strict=True)
+        return [self._output(*pair) for pair in pairs]
+
+    def _steps(self, batch: _Batch, options: GenerationOptions) -> Iterator[int]:
+        [source], prefixes = self._sources(batch), self._prefixes(batch)
+        limits = self._limits(batch, options)
+        for step in self._model.generate_tokens(
+            source,
+            None if prefixes is None else prefixes[0],
+            **self._step_options(options),
+            **limits,
+        ):
+            # The last token of an output that has not ended is the end token.
+            if step.token != self._end and step.step < batch.limits[0] - 1:
+                yield self._id(step.token)
+
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 64
+    ) -> list[TokenScores]:
+        rows = [self.source_tokenizer.encode(text) for text in sources]
+        others = [self.target_tokenizer.encode(text) for text in targets]
+        results = self._model.score_batch(
+            [[self._source_tokens[i] for i in row] for row in rows],
+            [[self._target_tokens[i] for i in row] for row in others],
+            max_batch_size=batch_size,
+            max_input_length=0,
+        )
+        return [
+            TokenScores(math.fsum(result.log_probs), len(result.log_probs))
+            for result in results
+        ]
+
+
+@final
+class _Generator(CTranslate2Engine):
+    """A decoder-only Transformer, which continues prompts."""
+
+    @functools.cached_property
+    def _model(self) -> ctranslate2.Generator:
+        return ctranslate2.Generator(str(self.path), **self._settings)
+
+    def _encode(self, text: str, where: str) -> list[int]:
+        tokenizer = self.source_tokenizer
+        row = tokenizer.encode(text)
+        begins = self._folder.add_start_token or not row
+        return [tokenizer.start_token_id, *row] if begins else row
+
+    def _submit(self, batch: _Batch, options: GenerationOptions) -> _Results:
+        # CTranslate2 loses hypotheses that end before the longest prompt of a batch.
+        groups: dict[int, list[int]] = {}
+        for place, row in enumerate(batch.rows):
+            groups.setdefault(len(row), []).append(place)
+        results: _Results = [None] * len(batch.rows)
+        for places in groups.values():
+            found = self._model.generate_batch(
+                [self._prompt(batch.rows[place]) for place in places],
+                **self._search_options(options),
+                **self._limits([batch.limits[place] for place in places], options),
+                include_prompt_in_result=False,
+                asynchronous=True,
+            )
+            for place, result in zip(places, found, strict=True):
+                results[place] = result
+        return results
+
+    def _prompt(self, row: list[int]) -> list[str]:
+        return [self._source_tokens[i] for i in row]
+
+    def _limits(
+        self, limits: Sequence[int], options: GenerationOptions
+    ) -> dict[str, int]:
+        return {
+            "max_length": max(limits),
+            "min_length": max(0, options.min_length - 1),
+        }
+
+    def _outputs(self, result: ctranslate2.GenerationResult) -> list[_Output]:
+        pairs = zip(result.sequences, result.scores, strict=True)
+        return [self._output(*pair) for pair in pairs]
+
+    def _steps(self, batch: _Batch, options: GenerationOptions) -> Iterator[int]:
+        for step in self._model.generate_tokens(
+            self._prompt(batch.rows[0]),
+            **self._step_options(options),
+            **self._limits(batch.limits, options),
+        ):
+            if step.token != self._end:
+                yield self._id(step.token)
+
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 64
+    ) -> list[TokenScores]:
+        end = self.target_tokenizer.end_token_id
+        prompts = [self._encode(text, "") for text in sources]
+        answers = [[*self.target_tokenizer.encode(text), end] for text in targets]
+        results = self._model.score_batch(
+            [
+                self._prompt([*prompt, *answer])
+                for prompt, answer in zip(prompts, answers, strict=True)
+            ],
+            max_batch_size=batch_size,
+            max_input_length=0,
+        )
+        return [
+            TokenScores(math.fsum(result.log_probs[-len(answer) :]), len(answer))
+            for result, answer in zip(results, answers, strict=True)
+        ]

@@ -1,0 +1,118 @@
+"""The JSON file that makes a folder of CTranslate2 complete: texts in, texts out."""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import Self
+
+from keras_transformer_runtime.engines.generation_options import GenerationOptions
+from keras_transformer_runtime.files import read_json, write_json
+
+FILE = "keras_transformer.json"
+FORMAT_VERSION = 1
+NEW_TOKENS = 256  # of a language model, without `max_length`
+MORE_TOKENS = 50  # than the source, without `max_length`
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthLimits:
+    """The numbers of tokens that the texts of a model can have.
+
+    Attributes:
+        source: int, of a source or a prompt, the end token of a source included;
+            `None` = any.
+        target: int, of an output, the end token included; for a language model of
+            prompt and output; `None` = any.
+        output_ratio: float, length of the longest outputs by the length of the source.
+    """
+
+    source: int | None
+    target: int | None
+    output_ratio: float
+
+
+@dataclasses.dataclass(frozen=True)
+class CTranslate2Folder:
+    """The content of the file `keras_transformer.json`.
+
+    Attributes:
+        is_language_model: bool, whether the model continues texts.
+        add_start_token: bool, whether each prompt of a language model begins with the
+            start token.
+        tokenizers: the configurations of the tokenizers by side, `"source"` and
+            `"target"`.
+        options: the `GenerationOptions` of the model.
+        limits: the `LengthLimits`.
+        scores: scores of the validation text by name, those of this engine.
+    """
+
+    is_language_model: bool
+    add_start_token: bool
+    tokenizers: Mapping[str, Mapping[str, object]]
+    options: GenerationOptions
+    limits: LengthLimits
+    scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def write(self, folder: pathlib.Path) -> None:
+        """Writes the file."""
+        content = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+        write_json(folder / FILE, content)
+
+    @classmethod
+    def read(cls, folder: pathlib.Path) -> Self:
+        """Reads the file.
+
+        Raises `ValueError` if it is missing or damaged, or has another version.
+        """
+        path = folder / FILE
+        if not path.is_file():
+            raise ValueError(
+                f"{folder} must contain {FILE}, which describes the tokenizers and the "
+                "search of a model of CTranslate2. To write it, export the model with "
+                "`keras-transformer export MODEL FOLDER --format ctranslate2`."
+            )
+        content = read_json(path)
+        version = content.pop("format_version", None)
+        if version != FORMAT_VERSION:
+            raise ValueError(
+                f"{path} must have the version {FORMAT_VERSION}; received version "
+                f"{version!r}. Export the model again, or install a newer version of "
+                "this library."
+            )
+        try:
+            options, limits = content.pop("options"), content.pop("limits")
+            options["stop"] = tuple(options["stop"])
+            return cls(
+                **content,
+                options=GenerationOptions(**options),
+                limits=LengthLimits(**limits),
+            )
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise ValueError(
+                f"{path} is damaged ({error}). Export the model again."
+            ) from error
+
+    def max_length(self, source_length: int, max_length: int | None) -> int:
+        """Returns the maximum length of the output of a source.
+
+        Args:
+            source_length: int, tokens of the source with its end token, or of a prompt.
+            max_length: int, option of the request.
+
+        Returns:
+            int, tokens with the end token.
+        """
+        limit = self.limits.target
+        if max_length is None:
+            least = MORE_TOKENS + source_length
+            if self.is_language_model:
+                least = NEW_TOKENS
+            max_length = max(
+                least, math.floor(self.limits.output_ratio * source_length)
+            )
+        if limit is None:
+            return max_length
+        if self.is_language_model:
+            limit += 1 - source_length
+        return min(max_length, limit)

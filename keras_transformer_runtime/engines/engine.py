@@ -1,0 +1,147 @@
+"""The interface of an engine: texts and options in, hypotheses out."""
+
+import abc
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, NamedTuple
+
+from keras_transformer_runtime.engines.generation_options import GenerationOptions
+
+
+class Hypothesis(NamedTuple):
+    """An output of a text.
+
+    Attributes:
+        text: str, the output.
+        score: float, its score, as the engine defines it.
+        truncated: bool, whether it has reached the maximum length, so that its end may
+            be missing.
+    """
+
+    text: str
+    score: float = 0.0
+    truncated: bool = False
+
+
+class TokenScores(NamedTuple):
+    """The log-probability of a target, and the number of its tokens."""
+
+    log_probability: float
+    tokens: int
+
+
+class Engine(abc.ABC):
+    """Generates texts with an exported model.
+
+    Attributes:
+        name: str, the name of the engine in the option `--engine`.
+        path: the file or folder of the model.
+        options: `GenerationOptions`, the settings of the model.
+        is_language_model: bool, whether the model continues texts; otherwise it
+            translates them.
+        max_source_length: int, maximum number of tokens of a text; `None` = any.
+        max_target_length: the same of an output.
+    """
+
+    name: ClassVar[str]
+    path: pathlib.Path
+    options: GenerationOptions
+    is_language_model: bool
+    max_source_length: int | None
+    max_target_length: int | None
+
+    @abc.abstractmethod
+    def measure(self, texts: Sequence[str], side: str, first: int = 1) -> list[int]:
+        """Counts the tokens of texts, the end token included.
+
+        Args:
+            texts: list of str.
+            side: `"source"` or `"target"`, whose tokenizer counts.
+            first: int, number of the line of the first text, for error messages.
+
+        Returns:
+            List of ints; 1 for a text without words.
+
+        Raises:
+            ValueError: if a text has a language token that the vocabulary lacks.
+        """
+
+    @abc.abstractmethod
+    def refusal(self, options: GenerationOptions, prefix: bool = False) -> str | None:
+        """Returns which option the engine does not support, or `None`.
+
+        Args:
+            options: the `GenerationOptions` of a request.
+            prefix: bool, whether the outputs have a given beginning.
+
+        Returns:
+            str, a sentence that names the option and a remedy.
+        """
+
+    @abc.abstractmethod
+    def generate(
+        self,
+        texts: Sequence[str],
+        options: GenerationOptions,
+        *,
+        prefixes: Sequence[str] | None = None,
+        batch_size: int = 64,
+    ) -> list[list[Hypothesis]]:
+        """Generates the outputs of texts. The output of a text without words is empty.
+
+        Args:
+            texts: list of str.
+            options: the `GenerationOptions`.
+            prefixes: list of str, the beginning of each output; `None` = none.
+            batch_size: int, number of texts that are decoded together.
+
+        Returns:
+            For each text, the list of its `Hypothesis`, best first.
+
+        Raises:
+            ValueError: if the engine does not support an option, or a text is too long.
+        """
+
+    def generate_batches(
+        self, batches: Iterable[list[str]], options: GenerationOptions
+    ) -> Iterator[list[list[Hypothesis]]]:
+        """Yields the outputs of each batch of texts, in their order."""
+        for batch in batches:
+            yield self.generate(batch, options, batch_size=len(batch))
+
+    @abc.abstractmethod
+    def stream(
+        self, text: str, options: GenerationOptions, prefix: str = ""
+    ) -> Iterator[str]:
+        """Yields the output of a text in pieces, as they are generated.
+
+        Args:
+            text: the text.
+            options: the `GenerationOptions`, with one hypothesis.
+            prefix: the beginning of the output, which is not yielded.
+        """
+
+    @abc.abstractmethod
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 64
+    ) -> list[TokenScores]:
+        """Returns the log-probability of each target, given its source.
+
+        Args:
+            sources: list of str.
+            targets: list of str.
+            batch_size: int, number of pairs that are scored together.
+
+        Returns:
+            List of `TokenScores`.
+        """
+
+    @abc.abstractmethod
+    def digest(self) -> str:
+        """Returns a digest of the model, which identifies unfinished work."""
+
+    def check(self, options: GenerationOptions, prefix: bool = False) -> None:
+        """Raises `ValueError` if the engine does not support an option."""
+        reason = self.refusal(options, prefix)
+        if reason is not None:
+            raise ValueError(reason)
