@@ -36,6 +36,7 @@ ORDER = (
     {"runtime.engines"},
     {"runtime.tokenizers"},
     {"runtime.bleu", "runtime.hub", "runtime.model_paths", "runtime.text_files"},
+    {"runtime.text_scores"},
     {"runtime.arguments", "runtime.files", "runtime.packages", "runtime.presets"},
 )
 # The method `export` of a model calls the writers, which know the classes of models.

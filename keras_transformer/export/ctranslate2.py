@@ -5,8 +5,8 @@ import math
 import os
 import pathlib
 import warnings
-from collections.abc import Sequence
-from typing import final
+from collections.abc import Mapping, Sequence
+from typing import Unpack, final
 
 import ctranslate2
 import numpy as np
@@ -14,6 +14,7 @@ from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 
 from keras_transformer.backend.keras_internals import check_not_quantized
 from keras_transformer.decoding import GreedySearch, Search
+from keras_transformer.decoding.generation_options import options_of
 from keras_transformer.export.checking import (
     ROUNDING_TOLERANCE,
     SCORE_TOLERANCE,
@@ -23,7 +24,7 @@ from keras_transformer.export.checking import (
     checked_length,
     sample_texts,
 )
-from keras_transformer.export.ctranslate2_spec import make_spec
+from keras_transformer.export.ctranslate2_spec import length_limits, make_spec
 from keras_transformer.export.model_support import (
     Transformer,
     check_transformer,
@@ -31,7 +32,7 @@ from keras_transformer.export.model_support import (
     tokenizers_of,
     tokenizers_to_write,
 )
-from keras_transformer.models import GenerativeModel, Seq2Seq
+from keras_transformer.models import CausalLM, GenerativeModel, Seq2Seq
 from keras_transformer.text import (
     KerasHubTokenizer,
     MarianTokenizer,
@@ -39,6 +40,14 @@ from keras_transformer.text import (
     Tokenizer,
 )
 from keras_transformer_runtime.arguments import check_one_of
+from keras_transformer_runtime.engines.ctranslate2_folder import (
+    CTranslate2Folder,
+    LengthLimits,
+)
+from keras_transformer_runtime.engines.generation_options import (
+    GenerationOptions,
+    GivenOptions,
+)
 from keras_transformer_runtime.files import new_folder, write_json
 
 # Token ids of sequences.
@@ -52,8 +61,13 @@ def export_ctranslate2(
     *,
     quantization: str | None = None,
     check_texts: Sequence[str] | None = None,
+    scores: Mapping[str, float] | None = None,
+    **options: Unpack[GivenOptions],
 ) -> None:
-    """Writes a folder that CTranslate2 loads, with tokenizers.
+    """Writes a folder that CTranslate2 loads, with tokenizers and search.
+
+    `CTranslate2Engine` of `keras_transformer_runtime.engines` and the commands load the
+    folder: texts go in, and texts come out, without TensorFlow and Keras.
 
     `ctranslate2.Translator` loads an encoder-decoder Transformer, and
     `ctranslate2.Generator` a decoder-only Transformer. The folder contains the model
@@ -72,9 +86,10 @@ def export_ctranslate2(
     encodings are written as a table. The table of the source has `max_source_length`
     positions, or 2,048 without a limit. CTranslate2 raises an error for longer inputs.
 
-    CTranslate2 computes the logits of the model, up to rounding. The search is not part
-    of the folder. `translate_batch` and `generate_batch` have their own search, which
-    differs from `BeamSearch` as follows:
+    CTranslate2 computes the logits of the model, up to rounding. The file
+    `keras_transformer.json` records the tokenizers, the limits of the lengths, and the
+    options of the search, which `CTranslate2Engine` passes to CTranslate2. The search
+    of CTranslate2 differs from `BeamSearch` as follows:
 
     - The score is the sum of the log-probabilities, including that of the end token,
       divided by `length ** length_penalty`. `BeamSearch` divides by
@@ -90,6 +105,11 @@ def export_ctranslate2(
       `suppress_sequences=[["<pad>"]]` prevents it; its probability then goes to the
       other tokens. `BeamSearch` never chooses it and leaves the other probabilities
       unchanged.
+    - `repetition_penalty` changes logits, that of `RepetitionPenalty` changes
+      log-probabilities.
+
+    `CTranslate2Engine` suppresses the pad token, returns empty outputs, and decodes a
+    text again whose output is longer than its own limit.
 
     The folder is loaded and checked before it is moved to `filepath`, so that
     `filepath` holds a correct model or nothing. In float32, greedy search, which is the
@@ -102,11 +122,15 @@ def export_ctranslate2(
         model: a Transformer, such as a `Seq2Seq` or a `CausalLM`, in float32, with
             tokenizers.
         filepath: folder to write. It must be new or empty.
-        search: search that finds the hypotheses whose scores are checked.
+        search: search that finds the hypotheses whose scores are checked, and whose
+            options the folder records.
         quantization: CTranslate2's name of the type of the stored weights, such as
             `"int8"` or `"float16"`. `None` = float32.
         check_texts: texts for the check. `None` = texts created from the source
             vocabulary.
+        scores: dictionary of floats, scores of a validation text, which the folder
+            records.
+        **options: options of `GenerationOptions`, in place of those of `search`.
 
     Raises:
         ValueError: if the model has no tokenizers, CTranslate2 does not support a part
@@ -136,6 +160,7 @@ def export_ctranslate2(
     transformer = check_transformer(model, "ctranslate2")
     tokenizer = tokenizers_of(model).source
     check_not_quantized(model)
+    recorded = options_of(search).with_given(**options)
     texts = list(check_texts or sample_texts(model))
     rows = tokenizer.tokenize(texts, add_end=True).to_list()
     if isinstance(transformer, Seq2Seq):
@@ -157,6 +182,7 @@ def export_ctranslate2(
         if quantization is not None:
             _write(transformer, folder, quantization)
             _check_scores(transformer, folder, rows, targets, ROUNDING_TOLERANCE)
+        _write_description(transformer, folder, recorded, scores or {})
 
 
 def _write(model: Transformer, folder: pathlib.Path, quantization: str | None) -> None:
@@ -179,6 +205,28 @@ def _write_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path, name: str) -> N
         write_json(folder / f"{side}vocab.json", vocabulary)
         lines = "".join(f"{line}\n" for line in ("#version: 0.2", *merges))
         (folder / f"{side}merges.txt").write_text(lines, "utf-8", newline="\n")
+
+
+def _write_description(
+    model: Transformer,
+    folder: pathlib.Path,
+    options: GenerationOptions,
+    scores: Mapping[str, float],
+) -> None:
+    """Writes the file that makes the folder complete."""
+    tokenizers = tokenizers_of(model)
+    add_start_token, source, target = False, tokenizers.source, tokenizers.target
+    if isinstance(model, CausalLM):
+        add_start_token, source = model.add_start_token, target
+    source_limit, target_limit = length_limits(model)
+    CTranslate2Folder(
+        is_language_model=isinstance(model, CausalLM),
+        add_start_token=add_start_token,
+        tokenizers={"source": describe(source), "target": describe(target)},
+        options=options,
+        limits=LengthLimits(source_limit, target_limit, model.output_length_ratio),
+        scores=scores,
+    ).write(folder)
 
 
 class _Engine(abc.ABC):

@@ -194,6 +194,26 @@ def _architecture_options(
     return options
 
 
+def length_limits(model: Transformer) -> tuple[int | None, int | None]:
+    """Returns the maximum lengths of sources and targets, as the tables limit them."""
+    source, target = model.max_source_length, model.max_target_length
+    if isinstance(model, Seq2Seq):
+        if model.source_encoding is not None:
+            source = source or DEFAULT_TABLE_LENGTH
+        encoding = model.target_encoding
+    else:
+        encoding = model.token_encoding
+    if encoding is not None:
+        target = target or _target_table_length(encoding, model)
+    return (source if isinstance(model, Seq2Seq) else target), target
+
+
+def _target_table_length(encoding: PositionScheme, model: Transformer) -> int:
+    return encoding.max_length or max(
+        DEFAULT_TABLE_LENGTH, model.max_target_length or 0
+    )
+
+
 def _set_encoder(spec: transformer_spec.TransformerEncoderSpec, model: Seq2Seq) -> None:
     spec.embeddings[0].weight = _array(model.source_embedding.embeddings)
     spec.scale_embeddings = model.scale_embeddings
@@ -215,9 +235,7 @@ def _set_decoder(
     spec.embeddings.weight = _array(model.target_embedding.embeddings)
     spec.scale_embeddings = model.scale_embeddings
     if encoding is not None:
-        length = encoding.max_length or max(
-            DEFAULT_TABLE_LENGTH, model.max_target_length or 0
-        )
+        length = _target_table_length(encoding, model)
         table = _position_table(encoding, length, model.hidden_dim)
         spec.position_encodings.encodings = table
     if norm is not None:

@@ -1,6 +1,6 @@
 """The task of a `CausalLM` that answers prompts: pairs, and the loss of the answers."""
 
-from keras_transformer.inference.perplexity import TextScores
+from keras_transformer.inference.perplexity import add_scores
 from keras_transformer.models import CausalLM, GenerativeModel
 from keras_transformer.recipe.held_out import ParallelText
 from keras_transformer.recipe.language_modeling import PerplexityEvaluator
@@ -13,6 +13,7 @@ from keras_transformer.recipe.tokenizers import Tokenizers, make_text_tokenizer
 from keras_transformer.recipe.translation import ParallelTask
 from keras_transformer.text import PromptTokenizer, Tokenizer
 from keras_transformer_runtime.runs.recipe import PlannedRecipe
+from keras_transformer_runtime.text_scores import TextScores
 
 
 class AnsweringTask(ParallelTask):
@@ -71,7 +72,7 @@ class AnsweringTask(ParallelTask):
 
 
 def _score(model: GenerativeModel, text: ParallelText) -> TextScores:
-    return TextScores.of(model.score(*text), text.references)
+    return add_scores(model.score(*text), text.references)
 
 
 def _check_lengths(

@@ -8,7 +8,7 @@ from typing import Any
 from keras_transformer.dataset import TextDataset, text_dataset
 from keras_transformer.dataset.running_text import text_documents, text_pieces
 from keras_transformer.decoding import Search
-from keras_transformer.inference.perplexity import TextScores, score_running_text
+from keras_transformer.inference.perplexity import score_running_text
 from keras_transformer.models import CausalLM, GenerativeModel
 from keras_transformer.recipe.held_out import (
     SMALL_DOCUMENTS,
@@ -33,6 +33,7 @@ from keras_transformer.recipe.tokenizers import (
     make_text_tokenizer,
 )
 from keras_transformer_runtime.runs.recipe import PlannedRecipe
+from keras_transformer_runtime.text_scores import TextScores
 
 PROMPT = 20  # characters of a prompt with which an export is checked
 

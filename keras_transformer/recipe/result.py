@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from keras_transformer import evaluation
 from keras_transformer.decoding import BeamSearch, Sampling, Search
-from keras_transformer.inference.perplexity import TextScores
 from keras_transformer.models import GenerativeModel
 from keras_transformer.recipe.loading import load_trained_model
 from keras_transformer_runtime.files import read_json, write_json
@@ -17,6 +16,7 @@ from keras_transformer_runtime.runs.folder import (
     check_length_penalty,
     damaged_figures,
 )
+from keras_transformer_runtime.text_scores import TextScores
 
 # The search of a language model, and that of answers.
 SAMPLING = Sampling(top_p=0.9)

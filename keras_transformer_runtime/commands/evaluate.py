@@ -1,33 +1,40 @@
 """The command `evaluate`."""
 
 import enum
+import math
 import pathlib
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple, Self
 
 import typer
 
+from keras_transformer_runtime.commands.engine_choice import (
+    EngineName,
+    EngineOption,
+    model_folders,
+    open_engine,
+)
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
 from keras_transformer_runtime.commands.parameters import (
     BatchSize,
+    EngineModelPath,
     LengthPenalty,
     MaxLength,
-    ModelPath,
     NumBeams,
     TooLong,
     TooLongLines,
-    make_search,
 )
-from keras_transformer_runtime.commands.startup import import_keras_quietly
-from keras_transformer_runtime.model_paths import find_model
+from keras_transformer_runtime.engines.engine import Engine
+from keras_transformer_runtime.engines.generation_options import (
+    GenerationOptions,
+    GivenOptions,
+)
+from keras_transformer_runtime.file_translation.line_windows import TextSide
+from keras_transformer_runtime.file_translation.translation import warn_of_truncation
 from keras_transformer_runtime.runs.folder import documents_of_run
-
-if TYPE_CHECKING:
-    from keras_transformer.decoding import BeamSearch
-    from keras_transformer.inference.perplexity import TextScores
-    from keras_transformer.inference.protocols import SequenceModel
-    from keras_transformer.models import CausalLM, GenerativeModel
+from keras_transformer_runtime.text_files import read_lines
+from keras_transformer_runtime.text_scores import TextScores, exp_or_infinity
 
 app = typer.Typer()
 
@@ -96,9 +103,10 @@ Stride = Annotated[
 @app.command("evaluate")
 @exits_on_interrupt
 def evaluate_command(
-    model: ModelPath,
+    model: EngineModelPath,
     source: Source,
     references: References = None,
+    engine: EngineOption = EngineName.auto,
     num_beams: NumBeams = None,
     length_penalty: LengthPenalty = None,
     lowercase: Lowercase = False,
@@ -118,42 +126,44 @@ def evaluate_command(
     from keras_transformer_runtime.bleu import bleu_metric  # imports sacreBLEU
 
     bleu_metric(lowercase, bleu_tokenize)
-    find_model(model)
-    import_keras_quietly()
-    from keras_transformer.models import CausalLM
-    from keras_transformer.recipe.loading import load_trained_model
-
-    loaded = load_trained_model(model)
-    of_running_text = {"documents": documents, "context": context, "stride": stride}
-    if not isinstance(loaded, CausalLM):
-        name = type(loaded).__name__
-        _refuse(of_running_text, "language models", f"{model}, a {name}")
-        if references is None:
-            raise typer.BadParameter(
-                f"a {name} requires reference translations", param_hint="'REFERENCES'"
-            )
-        search = make_search(model, num_beams, length_penalty)
-        text = _ParallelText.read(loaded, source, references, too_long)
-        _print_quality(
-            loaded, text, search, max_length, batch_size, lowercase, bleu_tokenize
-        )
-        _print_perplexity(loaded, text, batch_size)
-        return
-    of_translation = {
+    given: GivenOptions = {
         "num_beams": num_beams,
         "length_penalty": length_penalty,
         "max_length": max_length,
+    }
+    opened = open_engine(model, engine, given, many_texts=True)
+    of_running_text = {"documents": documents, "context": context, "stride": stride}
+    if not opened.is_language_model:
+        _refuse(of_running_text, "language models", f"{model}, which translates")
+        if references is None:
+            raise typer.BadParameter(
+                f"{model} requires reference translations", param_hint="'REFERENCES'"
+            )
+        text = _ParallelText.read(opened, source, references, too_long)
+        options = opened.options.with_given(**given)
+        _print_quality(opened, text, options, batch_size, lowercase, bleu_tokenize)
+        _print_perplexity(opened, text, batch_size)
+        return
+    of_translation = {
+        **given,
         "lowercase": lowercase or None,
         "bleu_tokenize": bleu_tokenize if bleu_tokenize != DEFAULT_TOKENIZE else None,
         "too_long": too_long.value if too_long != TooLong.error else None,
     }
     _refuse(of_translation, "models that translate", f"the language model {model}")
-    if references is None:
-        kind = documents_of_run(model) or "file" if documents is None else documents
-        _evaluate_running_text(loaded, source, kind, context, stride, batch_size)
-    else:
+    if references is not None:
         _refuse(of_running_text, "running text", f"the answers {references}")
-        _evaluate_answers(loaded, source, references, batch_size)
+        _print_answer_scores(opened, source, references, batch_size)
+        return
+    if opened.name != "keras":
+        if engine != EngineName.auto or model_folders(model).get("keras") is None:
+            raise ValueError(
+                "`engine` must be keras for the perplexity of running text; received "
+                f"`engine={opened.name}`. Give a run or a .keras file."
+            )
+        opened = open_engine(model, EngineName.keras, {})
+    kind = documents_of_run(model) or "file" if documents is None else documents
+    _evaluate_running_text(opened, source, kind, context, stride, batch_size)
 
 
 def _refuse(options: Mapping[str, object], use: str, received: str) -> None:
@@ -176,27 +186,37 @@ class _ParallelText(NamedTuple):
     @classmethod
     def read(
         cls,
-        model: "SequenceModel",
+        engine: Engine,
         source: pathlib.Path,
         references: pathlib.Path,
         too_long: TooLong,
     ) -> Self:
-        from keras_transformer.dataset import read_pairs
-
-        pairs = read_pairs(source, references)
-        sources, targets = [text for text, _ in pairs], [text for _, text in pairs]
+        sources, targets = _read_parallel(source, references)
         return cls(
             sources,
             targets,
-            _find_long_lines(model, "source", sources, source, too_long),
-            _find_long_lines(model, "target", targets, references, too_long),
+            _find_long_lines(engine, "source", sources, source, too_long),
+            _find_long_lines(engine, "target", targets, references, too_long),
         )
 
 
+def _read_parallel(
+    source: pathlib.Path, references: pathlib.Path
+) -> tuple[list[str], list[str]]:
+    """Reads two files, line n of which belong together."""
+    sources, targets = [*read_lines(source)], [*read_lines(references)]
+    if len(sources) != len(targets):
+        raise ValueError(
+            f"`references` must have as many lines as `source`; {references} has "
+            f"{len(targets):,} lines, and {source} has {len(sources):,}."
+        )
+    return sources, targets
+
+
 def _find_long_lines(
-    model: "SequenceModel",
+    engine: Engine,
     side: str,
-    lines: Sequence[str],
+    lines: list[str],
     path: pathlib.Path,
     too_long: TooLong,
 ) -> list[bool]:
@@ -204,39 +224,33 @@ def _find_long_lines(
 
     Raises `ValueError` for such a line if `too_long` is `TooLong.error`.
     """
-    from keras_transformer.inference.file_translation.line_windows import ModelSide
-
-    model_side = ModelSide(model, side)
-    window = model_side.window(0, list(lines))
+    is_source = side == "source"
+    limit = engine.max_source_length if is_source else engine.max_target_length
+    text_side = TextSide(side, limit, engine.measure)
+    window = text_side.window(0, lines)
     if too_long is TooLong.error:
-        model_side.check_lengths(window, path)
+        text_side.check_lengths(window, path)
     return [bool(is_long) for is_long in window.too_long]
 
 
 def _print_quality(
-    model: "GenerativeModel",
+    engine: Engine,
     text: _ParallelText,
-    search: "BeamSearch",
-    max_length: int | None,
+    options: GenerationOptions,
     batch_size: int,
     lowercase: bool,
     bleu_tokenize: str,
 ) -> None:
     """Prints the scores of the translations of a text."""
-    from keras_transformer.decoding.lengths import warn_of_truncation
     from keras_transformer.evaluation import text_scores
-    from keras_transformer.inference.file_translation.translation import (
-        TRUNCATION_REMEDY,
-    )
 
     translated = [
         "" if is_long or not source.strip() else source
         for source, is_long in zip(text.sources, text.long_sources, strict=True)
     ]
-    outputs, truncated = model.generate(
-        translated, search, max_length, batch_size, return_truncated=True
-    )
-    warn_of_truncation(int(truncated.sum()), len(outputs), TRUNCATION_REMEDY)
+    found = engine.generate(translated, options, batch_size=batch_size)
+    outputs = [hypotheses[0].text for hypotheses in found]
+    warn_of_truncation(sum(h[0].truncated for h in found), len(outputs))
     scores = text_scores(outputs, text.references, lowercase, bleu_tokenize)
     for name, result in scores.items():
         typer.echo(f"{name.replace('_', ' '):21}{result.score:8.2f}")
@@ -244,9 +258,7 @@ def _print_quality(
             typer.echo(f"  {result.signature}")
 
 
-def _print_perplexity(
-    model: "GenerativeModel", text: _ParallelText, batch_size: int
-) -> None:
+def _print_perplexity(engine: Engine, text: _ParallelText, batch_size: int) -> None:
     """Prints the perplexity of the references that the limits of the model allow."""
     pairs = [
         (source, reference)
@@ -263,12 +275,15 @@ def _print_perplexity(
         )
     if pairs:
         sources, references = [source for source, _ in pairs], [ref for _, ref in pairs]
-        perplexity = model.score(sources, references, batch_size).perplexity
+        scores = engine.score(sources, references, batch_size)
+        nats = -math.fsum(score.log_probability for score in scores)
+        tokens = sum(score.tokens for score in scores)
+        perplexity = exp_or_infinity(nats / max(tokens, 1))
         typer.echo(f"{'perplexity':21}{perplexity:8.2f}")
 
 
 def _evaluate_running_text(
-    model: "CausalLM",
+    engine: Engine,
     source: pathlib.Path,
     documents: str,
     context: int | None,
@@ -276,9 +291,14 @@ def _evaluate_running_text(
     batch_size: int,
 ) -> None:
     """Prints the perplexities of running text."""
+    from keras_transformer.inference.keras_engine import KerasEngine
+
     from keras_transformer.dataset.running_text import text_documents
     from keras_transformer.inference.perplexity import score_running_text
+    from keras_transformer.models import CausalLM
 
+    assert isinstance(engine, KerasEngine) and isinstance(engine.model, CausalLM)
+    model = engine.model
     texts = [*text_documents(source, None if documents == "none" else str(documents))]
     scores = score_running_text(model, texts, context, stride, batch_size)
     context = context or model.max_length or 1
@@ -286,19 +306,23 @@ def _evaluate_running_text(
     _print_scores(scores, f"windows of {context:,} tokens, stride {stride:,}")
 
 
-def _evaluate_answers(
-    model: "CausalLM", source: pathlib.Path, references: pathlib.Path, batch_size: int
+def _print_answer_scores(
+    engine: Engine, source: pathlib.Path, references: pathlib.Path, batch_size: int
 ) -> None:
     """Prints the perplexities of answers to prompts."""
-    from keras_transformer.dataset import read_pairs
-    from keras_transformer.inference.perplexity import TextScores
+    prompts, answers = _read_parallel(source, references)
+    scores = engine.score(prompts, answers, batch_size)
+    total = TextScores(
+        nats=-math.fsum(score.log_probability for score in scores),
+        texts=len(answers),
+        tokens=sum(score.tokens for score in scores),
+        characters=sum(map(len, answers)),
+        bytes=sum(len(answer.encode()) for answer in answers),
+    )
+    _print_scores(total, f"{len(answers):,} answers")
 
-    prompts, answers = zip(*read_pairs(source, references), strict=True)
-    result = model.score([*prompts], [*answers], batch_size)
-    _print_scores(TextScores.of(result, answers), f"{len(answers):,} answers")
 
-
-def _print_scores(scores: "TextScores", size: str) -> None:
+def _print_scores(scores: TextScores, size: str) -> None:
     for line in scores.lines():
         typer.echo(line)
     typer.echo(f"{scores.tokens:,} tokens of {scores.characters:,} characters, {size}")

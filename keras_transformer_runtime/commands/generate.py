@@ -5,22 +5,35 @@ import dataclasses
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from keras_transformer_runtime.commands.engine_choice import (
+    EngineName,
+    EngineOption,
+    open_engine,
+)
 from keras_transformer_runtime.commands.messages import Terminated, exits_on_interrupt
 from keras_transformer_runtime.commands.parameters import (
     BatchSize,
-    ModelPath,
-    make_generation_search,
+    EngineModelPath,
+    MinLength,
+    NoRepeatNGramSize,
+    Quiet,
+    RepetitionPenalty,
+    Seed,
+    Stop,
+    Temperature,
+    TopK,
+    TopP,
 )
-from keras_transformer_runtime.commands.startup import import_keras_quietly
-from keras_transformer_runtime.model_paths import find_model
-
-if TYPE_CHECKING:
-    from keras_transformer.decoding import Search
-    from keras_transformer.models import CausalLM
+from keras_transformer_runtime.engines.engine import Engine
+from keras_transformer_runtime.engines.generation_options import (
+    GenerationOptions,
+    GivenOptions,
+)
+from keras_transformer_runtime.file_translation.line_windows import PipeLines, TextSide
 
 app = typer.Typer()
 
@@ -41,21 +54,9 @@ NewTokens = Annotated[
         show_default="256",
     ),
 ]
-NumSamples = Annotated[int, typer.Option(min=1, help="Number of texts of each prompt.")]
-Temperature = Annotated[
-    float | None,
-    typer.Option(
-        help="Divisor of the logits; values below 1 give more probable texts.",
-        show_default="1",
-    ),
-]
-TopP = Annotated[
-    float | None,
-    typer.Option(
-        help="Sample from the most probable tokens whose probabilities sum to this "
-        "number; 1: from all tokens.",
-        show_default="0.9",
-    ),
+NumHypotheses = Annotated[
+    int | None,
+    typer.Option(min=1, help="Number of texts of each prompt.", show_default="1"),
 ]
 NumBeams = Annotated[
     int | None,
@@ -66,28 +67,34 @@ NumBeams = Annotated[
 LengthPenalty = Annotated[
     float | None,
     typer.Option(
-        help="Length penalty of beam search; larger values favour longer texts.",
+        help="Length penalty; larger values favour longer texts; selects beam search.",
         show_default="0.6",
     ),
 ]
-Seed = Annotated[int | None, typer.Option(help="Random seed.", show_default="random")]
 IncludePrompt = Annotated[bool, typer.Option(help="Begin each text with its prompt.")]
 
 
 @app.command("generate")
 @exits_on_interrupt
 def generate_command(
-    model: ModelPath,
+    model: EngineModelPath,
     prompt: Prompt = None,
+    engine: EngineOption = EngineName.auto,
     max_length: NewTokens = None,
-    num_samples: NumSamples = 1,
+    min_length: MinLength = None,
+    num_hypotheses: NumHypotheses = None,
     temperature: Temperature = None,
+    top_k: TopK = None,
     top_p: TopP = None,
+    seed: Seed = None,
     num_beams: NumBeams = None,
     length_penalty: LengthPenalty = None,
-    seed: Seed = None,
+    repetition_penalty: RepetitionPenalty = None,
+    no_repeat_ngram_size: NoRepeatNGramSize = None,
+    stop: Stop = None,
     include_prompt: IncludePrompt = True,
     batch_size: BatchSize = 64,
+    quiet: Quiet = False,
 ) -> None:
     """Continue prompts with a language model.
 
@@ -95,21 +102,28 @@ def generate_command(
     In a terminal, texts are written while they are generated, and Ctrl-C stops
     the current text. A text of several lines is followed by an empty line.
     """
-    find_model(model)
-    import_keras_quietly()
-    from keras_transformer.models import CausalLM
-    from keras_transformer.recipe.loading import load_trained_model
-
-    search = make_generation_search(
-        num_beams, length_penalty, num_samples, temperature, top_p
-    )
-    loaded = load_trained_model(model)
-    if not isinstance(loaded, CausalLM):
+    given: GivenOptions = {
+        "max_length": max_length,
+        "min_length": min_length,
+        "num_hypotheses": num_hypotheses,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+        "num_beams": num_beams,
+        "length_penalty": length_penalty,
+        "repetition_penalty": repetition_penalty,
+        "no_repeat_ngram_size": no_repeat_ngram_size,
+        "stop": tuple(stop or ()),
+    }
+    opened = open_engine(model, engine, given, verbose=not quiet)
+    if not opened.is_language_model:
         raise ValueError(
-            f"`model` must be a language model; {model} is a {type(loaded).__name__}. "
-            "Use the command translate."
+            f"`model` must be a language model; {model} translates texts. Use the "
+            "command translate."
         )
-    writer = _Writer(loaded, search, max_length, seed, include_prompt, batch_size)
+    options = opened.options.with_given(**given)
+    writer = _Writer(opened, options, include_prompt, batch_size)
     if prompt is not None:
         writer.write([prompt])
     elif sys.stdin.isatty():
@@ -119,7 +133,7 @@ def generate_command(
         for line in _typed_prompts():
             _continue_typed(line, writer)
     else:
-        for prompts in _piped_prompts(loaded):
+        for prompts in _piped_prompts(opened):
             writer.write(prompts)
 
 
@@ -127,46 +141,40 @@ def generate_command(
 class _Writer:
     """Writes the texts of prompts to standard output."""
 
-    model: "CausalLM"
-    search: "Search"
-    max_length: int | None  # number of new tokens
-    seed: int | None
+    engine: Engine
+    options: GenerationOptions
     include_prompt: bool
     batch_size: int
 
     def write(self, prompts: list[str]) -> None:
         """Continues prompts and writes their texts."""
         self._check_lengths(prompts)
-        if sys.stdout.isatty() and self.search.num_hypotheses == 1:
+        if sys.stdout.isatty() and self.options.num_hypotheses == 1:
             for prompt in prompts:
                 self._stream(prompt)
             return
-        found = self.model.generate(
+        found = self.engine.generate(
             prompts,
-            self.search,
-            self.max_length,
-            self.batch_size,
-            seed=self.seed,
+            self.options,
             include_prompt=self.include_prompt,
+            batch_size=self.batch_size,
         )
-        for texts in found:
-            for text in [texts] if isinstance(texts, str) else texts:
-                self._end(text, text)
+        for hypotheses in found:
+            for hypothesis in hypotheses:
+                self._end(hypothesis.text, hypothesis.text)
 
     def _check_lengths(self, prompts: list[str]) -> None:
         """Checks that the context of the model has room for prompts and texts."""
-        context, wanted = self.model.max_length, self.max_length
+        context, wanted = self.engine.max_source_length, self.options.max_length
         if context is None:
             return
-        assert self.model.source_tokenizer is not None
-        rows = self.model.source_tokenizer.tokenize(prompts).to_list()
-        longest = max((len(row) for row in rows), default=0)
+        longest = max(self.engine.measure(prompts, "source"), default=0)
         if longest > context:
             raise ValueError(
                 f"A prompt must have at most {context} tokens, the context of the "
                 f"model; received {longest} tokens. Shorten it."
             )
-        room = context + 1 - max(longest, 1)  # an empty prompt is the start token
+        room = context + 1 - longest
         if wanted is not None and wanted > room:
             warnings.warn(
                 f"`max_length={wanted}` is greater than {room}, the number of new "
@@ -178,10 +186,7 @@ class _Writer:
     def _stream(self, prompt: str) -> None:
         parts = [prompt] if self.include_prompt else []
         typer.echo("".join(parts), nl=False)
-        pieces = self.model.stream(
-            prompt, search=self.search, max_length=self.max_length, seed=self.seed
-        )
-        for piece in pieces:
+        for piece in self.engine.stream(prompt, self.options):
             typer.echo(piece, nl=False)
             sys.stdout.flush()
             parts.append(piece)
@@ -222,17 +227,12 @@ def _continue_typed(prompt: str, writer: _Writer) -> None:
         typer.echo(f"error: {error}", err=True)
 
 
-def _piped_prompts(model: "CausalLM") -> Iterator[list[str]]:
+def _piped_prompts(engine: Engine) -> Iterator[list[str]]:
     """Yields the lines of standard input that have arrived.
 
     Raises `ValueError` for a line that is longer than the context of the model.
     """
-    from keras_transformer.inference.file_translation.line_windows import (
-        ModelSide,
-        PipeLines,
-    )
-
-    side = ModelSide(model)
+    side = TextSide("source", engine.max_source_length, engine.measure)
     lines = PipeLines(sys.stdin.buffer, "standard input", side, check_lengths=False)
     for window in lines.windows(0, 512):
         for place in window.too_long.nonzero()[0]:

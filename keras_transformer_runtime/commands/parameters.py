@@ -2,14 +2,9 @@
 
 import enum
 import pathlib
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-from keras_transformer_runtime.runs.folder import selected_search
-
-if TYPE_CHECKING:
-    from keras_transformer.decoding import BeamSearch, Search
 
 
 class TooLong(enum.StrEnum):
@@ -25,27 +20,44 @@ ModelPath = Annotated[
         exists=True, help="A .keras file, or the folder of a run or a preset."
     ),
 ]
+EngineModelPath = Annotated[
+    pathlib.Path,
+    typer.Argument(
+        exists=True,
+        help="The folder of a run, a preset, a SavedModel or a CTranslate2 model, or a "
+        ".keras file.",
+    ),
+]
 NumBeams = Annotated[
     int | None,
-    typer.Option(min=1, help="Number of beams.", show_default="that of the run, or 4"),
+    typer.Option(min=1, help="Number of beams.", show_default="that of the model"),
 ]
 LengthPenalty = Annotated[
     float | None,
     typer.Option(
         help="Length penalty; larger values favour longer texts; 0: none.",
-        show_default="that of the run, or 0.6",
+        show_default="that of the model",
+    ),
+]
+NumHypotheses = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Number of hypotheses of each line, with their scores.",
+        show_default="the best text alone",
     ),
 ]
 NumBeamGroups = Annotated[
-    int,
+    int | None,
     typer.Option(
         min=1, help="Number of groups of beams with different tokens, for n-best lists."
     ),
 ]
 DiversityPenalty = Annotated[
-    float,
+    float | None,
     typer.Option(
-        help="Penalty of a token for each beam of an earlier group that chooses it."
+        help="Penalty of a token for each beam of an earlier group that chooses it.",
+        show_default="0",
     ),
 ]
 MaxLength = Annotated[
@@ -56,6 +68,59 @@ MaxLength = Annotated[
         show_default="50 more than the source, or more if the training text has more",
     ),
 ]
+MinLength = Annotated[
+    int | None,
+    typer.Option(
+        min=0, help="Minimum number of tokens of an output.", show_default="0"
+    ),
+]
+RepetitionPenalty = Annotated[
+    float | None,
+    typer.Option(
+        help="Penalty of tokens that occur in the output; 1: none.", show_default="1"
+    ),
+]
+NoRepeatNGramSize = Annotated[
+    int | None,
+    typer.Option(
+        "--no-repeat-ngram-size",
+        min=0,
+        help="Number of consecutive tokens that occur once in an output; 0: any.",
+        show_default="0",
+    ),
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option(
+        help="Divisor of the logits; selects sampling. Values below 1 give more "
+        "probable texts.",
+        show_default="1",
+    ),
+]
+TopK = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Number of the most probable tokens to sample from; selects sampling.",
+        show_default="all",
+    ),
+]
+TopP = Annotated[
+    float | None,
+    typer.Option(
+        help="Sample from the most probable tokens whose probabilities sum to this "
+        "number; selects sampling. 1: from all tokens.",
+        show_default="0.9",
+    ),
+]
+Seed = Annotated[
+    int | None, typer.Option(help="Seed of sampling.", show_default="random")
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(help="Text in front of which an output ends; can be repeated."),
+]
+Prefix = Annotated[str, typer.Option(help="Beginning of each output.")]
 BatchSize = Annotated[
     int, typer.Option(min=1, help="Number of texts decoded together.")
 ]
@@ -66,55 +131,9 @@ TooLongLines = Annotated[
         "their translations empty."
     ),
 ]
-
-
-def make_search(
-    path: pathlib.Path,
-    num_beams: int | None,
-    length_penalty: float | None,
-    num_hypotheses: int = 1,
-    num_beam_groups: int = 1,
-    diversity_penalty: float = 0.0,
-) -> "BeamSearch":
-    """Returns a beam search with the given settings."""
-    from keras_transformer.decoding import BeamSearch
-
-    default = selected_search(path) or BeamSearch()
-    return BeamSearch(
-        default.num_beams if num_beams is None else num_beams,
-        default.length_penalty if length_penalty is None else length_penalty,
-        num_hypotheses=num_hypotheses,
-        num_beam_groups=num_beam_groups,
-        diversity_penalty=diversity_penalty,
-    )
-
-
-def make_generation_search(
-    num_beams: int | None,
-    length_penalty: float | None,
-    num_samples: int,
-    temperature: float | None,
-    top_p: float | None,
-) -> "Search":
-    """Returns the search of a language model: sampling, or beam search if given."""
-    from keras_transformer.decoding import BeamSearch, Sampling
-
-    if num_beams is None and length_penalty is None:
-        return Sampling(
-            num_samples,
-            temperature=1.0 if temperature is None else temperature,
-            top_p=0.9 if top_p is None else top_p,
-        )
-    for name, value in (("temperature", temperature), ("top_p", top_p)):
-        if value is not None:
-            raise ValueError(
-                f"`{name}` is for sampling; received `{name}={value}` together with "
-                "`num_beams` or `length_penalty`, which are for beam search. Remove "
-                "one."
-            )
-    default = BeamSearch()
-    return BeamSearch(
-        max(default.num_beams, num_samples) if num_beams is None else num_beams,
-        default.length_penalty if length_penalty is None else length_penalty,
-        num_hypotheses=num_samples,
-    )
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet", help="Do not show a progress bar, nor which engine is chosen."
+    ),
+]

@@ -9,22 +9,48 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from keras_transformer_runtime.commands.engine_choice import (
+    EngineName,
+    EngineOption,
+    open_engine,
+)
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
 from keras_transformer_runtime.commands.parameters import (
     BatchSize,
     DiversityPenalty,
+    EngineModelPath,
     LengthPenalty,
     MaxLength,
-    ModelPath,
+    MinLength,
+    NoRepeatNGramSize,
     NumBeamGroups,
     NumBeams,
+    NumHypotheses,
+    Prefix,
+    Quiet,
+    RepetitionPenalty,
+    Seed,
+    Stop,
+    Temperature,
     TooLong,
     TooLongLines,
-    make_search,
+    TopK,
+    TopP,
 )
-from keras_transformer_runtime.commands.startup import import_keras_quietly
+from keras_transformer_runtime.engines.engine import Engine
+from keras_transformer_runtime.engines.generation_options import (
+    GenerationOptions,
+    GivenOptions,
+)
+from keras_transformer_runtime.file_translation.translation import (
+    EngineTranslator,
+    LineTranslator,
+    translate_file,
+    translate_stream,
+    written_at_once,
+)
+from keras_transformer_runtime.file_translation.unfinished_file import record_path
 from keras_transformer_runtime.files import check_new_file
-from keras_transformer_runtime.model_paths import find_model
 from keras_transformer_runtime.packages import require_modules
 
 app = typer.Typer()
@@ -52,15 +78,11 @@ Target = Annotated[
     pathlib.Path,
     typer.Argument(help="File to write; plain or .gz; or - for standard output."),
 ]
-NBest = Annotated[
-    int,
-    typer.Option(
-        min=0, help="Number of hypotheses per line, with scores; 0: best text only."
-    ),
-]
 Distinct = Annotated[
     bool,
-    typer.Option("--distinct", help="Write each text of a line once, with n-best."),
+    typer.Option(
+        "--distinct", help="Write each text of a line once, with --num-hypotheses."
+    ),
 ]
 Dictionary = Annotated[
     pathlib.Path | None,
@@ -82,23 +104,32 @@ Workers = Annotated[
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace the file if it exists.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Do not show a progress bar.")]
 
 
 @app.command("translate")
 @exits_on_interrupt
 def translate_command(
-    model: ModelPath,
+    model: EngineModelPath,
     source: Source = DASH,
     target: Target = DASH,
+    engine: EngineOption = EngineName.auto,
     num_beams: NumBeams = None,
     length_penalty: LengthPenalty = None,
-    n_best: NBest = 0,
+    num_hypotheses: NumHypotheses = None,
     distinct: Distinct = False,
-    num_beam_groups: NumBeamGroups = 1,
-    diversity_penalty: DiversityPenalty = 0.0,
-    dictionary: Dictionary = None,
+    num_beam_groups: NumBeamGroups = None,
+    diversity_penalty: DiversityPenalty = None,
+    repetition_penalty: RepetitionPenalty = None,
+    no_repeat_ngram_size: NoRepeatNGramSize = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = None,
+    min_length: MinLength = None,
     max_length: MaxLength = None,
+    stop: Stop = None,
+    prefix: Prefix = "",
+    dictionary: Dictionary = None,
     batch_size: BatchSize = 64,
     too_long: TooLongLines = TooLong.error,
     workers: Workers = 1,
@@ -109,22 +140,36 @@ def translate_command(
 
     If a translation from file to file is stopped, the same command resumes it.
     """
-    find_model(model)
+    given: GivenOptions = {
+        "num_beams": num_beams,
+        "length_penalty": length_penalty,
+        "num_hypotheses": num_hypotheses,
+        "num_beam_groups": num_beam_groups,
+        "diversity_penalty": diversity_penalty,
+        "repetition_penalty": repetition_penalty,
+        "no_repeat_ngram_size": no_repeat_ngram_size,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+        "min_length": min_length,
+        "max_length": max_length,
+        "stop": tuple(stop or ()),
+    }
     _check_paths(source, target, workers, overwrite)
-    import_keras_quietly()
-    from keras_transformer.inference.file_translation import (
-        translate_file,
-        translate_stream,
+    opened = open_engine(
+        model,
+        engine,
+        given,
+        prefix=bool(prefix),
+        keras_options={"dictionary": dictionary is not None, "workers": workers > 1},
+        many_texts=source != DASH,
+        verbose=not quiet,
     )
-    from keras_transformer.inference.phrase_dictionary import PhraseDictionary
-    from keras_transformer.recipe.loading import load_trained_model
-
-    terms = None if dictionary is None else PhraseDictionary.from_file(dictionary)
-    search = make_search(
-        *(model, num_beams, length_penalty, max(n_best, 1)),
-        *(num_beam_groups, diversity_penalty),
-    )
-    loaded = load_trained_model(model)
+    options = opened.options.with_given(**given)
+    translator: LineTranslator = EngineTranslator(opened, options, prefix)
+    if dictionary is not None or workers > 1:
+        translator = _keras_translator(opened, options, batch_size, dictionary, workers)
     # The progress bar and the translations must not mix in a terminal.
     has_bar = not quiet and not (target == DASH and sys.stdout.isatty())
     with contextlib.ExitStack() as stack:
@@ -133,21 +178,47 @@ def translate_command(
                 typer.echo("Type a text and press Enter; Ctrl-D ends.", err=True)
             lines = sys.stdin.buffer if source == DASH else source
             file = stack.enter_context(_opened(target, source, overwrite))
-            translate = functools.partial(translate_stream, loaded, lines, file)
+            translate = functools.partial(translate_stream, translator, lines, file)
         else:
             stack.enter_context(_says_how_to_continue(target))
-            write = functools.partial(translate_file, loaded, source, target)
-            translate = functools.partial(write, overwrite=overwrite, workers=workers)
+            write = functools.partial(translate_file, translator, source, target)
+            translate = functools.partial(write, overwrite=overwrite)
         translate(
-            search,
-            max_length=max_length,
             batch_size=batch_size,
-            n_best=n_best > 0,
+            n_best=num_hypotheses is not None,
             distinct_texts=distinct,
             too_long=too_long.value,
             verbose=int(has_bar),
-            dictionary=terms,
         )
+
+
+def _keras_translator(
+    engine: Engine,
+    options: GenerationOptions,
+    batch_size: int,
+    dictionary: pathlib.Path | None,
+    workers: int,
+) -> "LineTranslator":
+    """Returns the translator of a Keras model, with a dictionary or processes."""
+    from keras_transformer.decoding.generation_options import search_of
+    from keras_transformer.inference.keras_engine import KerasEngine
+
+    from keras_transformer.inference.file_translation.translation import ModelTranslator
+    from keras_transformer.inference.phrase_dictionary import PhraseDictionary
+
+    assert isinstance(engine, KerasEngine)
+    return ModelTranslator(
+        engine.model,
+        search_of(options),
+        max_length=options.max_length,
+        min_length=options.min_length,
+        seed=options.seed,
+        batch_size=batch_size,
+        dictionary=None
+        if dictionary is None
+        else PhraseDictionary.from_file(dictionary),
+        workers=workers,
+    )
 
 
 def _check_paths(
@@ -168,8 +239,6 @@ def _check_paths(
 @contextlib.contextmanager
 def _says_how_to_continue(target: pathlib.Path) -> Iterator[None]:
     """Adds to a `KeyboardInterrupt` what the same command will do."""
-    from keras_transformer.inference.file_translation.unfinished_file import record_path
-
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -181,8 +250,6 @@ def _opened(
     target: pathlib.Path, source: pathlib.Path, overwrite: bool
 ) -> contextlib.AbstractContextManager[BinaryIO]:
     """Opens standard output, or a file that exists only once it is complete."""
-    from keras_transformer.inference.file_translation import written_at_once
-
     if target == DASH:
         return contextlib.nullcontext(sys.stdout.buffer)
     return written_at_once(target, None if source == DASH else source, overwrite)

@@ -29,7 +29,11 @@ class _Batch(NamedTuple):
     limits: list[int]  # maximum lengths of the outputs, the end token included
 
     def part(self, places: Sequence[int]) -> "_Batch":
-        return _Batch(*([each[place] for place in places] for each in self))
+        return _Batch(
+            [self.rows[place] for place in places],
+            [self.prefixes[place] for place in places],
+            [self.limits[place] for place in places],
+        )
 
 
 class _Output(NamedTuple):
@@ -91,7 +95,8 @@ class CTranslate2Engine(Engine):
         self._source_tokens = self.source_tokenizer.tokens
         self._target_tokens = self.target_tokenizer.tokens
         self._ids = {token: id for id, token in enumerate(self._target_tokens)}
-        self._end = self._target_tokens[self.target_tokenizer.end_token_id]
+        self._end_id = self.target_tokenizer.end_token_id
+        self._end = self._target_tokens[self._end_id]
 
     @classmethod
     def load(
@@ -163,6 +168,7 @@ class CTranslate2Engine(Engine):
         options: GenerationOptions,
         *,
         prefixes: Sequence[str] | None = None,
+        include_prompt: bool = False,
         batch_size: int = 64,
     ) -> list[list[Hypothesis]]:
         self.check(options, prefixes is not None)
@@ -171,20 +177,25 @@ class CTranslate2Engine(Engine):
         outputs = [[Hypothesis("")] * options.num_hypotheses for _ in texts]
         parts = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
         batches = [batch.part(part) for part in parts]
-        for part, found in zip(parts, self._decode(batches, options), strict=True):
+        decoded = self._decode(batches, options, include_prompt)
+        for part, found in zip(parts, decoded, strict=True):
             for i, hypotheses in zip(part, found, strict=True):
                 outputs[places[i]] = hypotheses
         return outputs
 
     def generate_batches(
-        self, batches: Iterable[list[str]], options: GenerationOptions
+        self,
+        batches: Iterable[list[str]],
+        options: GenerationOptions,
+        prefix: str = "",
     ) -> Iterator[list[list[Hypothesis]]]:
-        self.check(options)
+        self.check(options, bool(prefix))
         waiting: collections.deque[tuple[int, list[int]]] = collections.deque()
 
         def tokenized() -> Iterator[_Batch]:
             for texts in batches:
-                places, batch = self._tokenize(texts, options, None)
+                prefixes = [prefix] * len(texts) if prefix else None
+                places, batch = self._tokenize(texts, options, prefixes)
                 waiting.append((len(texts), places))
                 yield batch
 
@@ -196,19 +207,26 @@ class CTranslate2Engine(Engine):
             yield outputs
 
     def _decode(
-        self, batches: Iterable[_Batch], options: GenerationOptions
+        self,
+        batches: Iterable[_Batch],
+        options: GenerationOptions,
+        include_prompt: bool = False,
     ) -> Iterator[list[list[Hypothesis]]]:
         """Decodes batches in their order, several of them at the same time."""
         running: collections.deque[tuple[_Batch, _Results]] = collections.deque()
         for batch in batches:
             running.append((batch, self._submit(batch, options)))
             if len(running) > 2 * self._inter_threads:
-                yield self._collect(*running.popleft(), options)
+                yield self._collect(*running.popleft(), options, include_prompt)
         while running:
-            yield self._collect(*running.popleft(), options)
+            yield self._collect(*running.popleft(), options, include_prompt)
 
     def _collect(
-        self, batch: _Batch, results: _Results, options: GenerationOptions
+        self,
+        batch: _Batch,
+        results: _Results,
+        options: GenerationOptions,
+        include_prompt: bool,
     ) -> list[list[Hypothesis]]:
         """Waits for the results of a batch.
 
@@ -221,16 +239,28 @@ class CTranslate2Engine(Engine):
             if max(len(each.token_ids) + each.ended for each in outputs) > limit:
                 [alone] = self._submit(batch.part([place]), options)
                 outputs = self._outputs(alone.result())
-            found.append([self._hypothesis(o, limit, options) for o in outputs])
+            prompt = batch.rows[place] if include_prompt else []
+            found.append([self._hypothesis(o, limit, options, prompt) for o in outputs])
         return found
 
     def _hypothesis(
-        self, output: _Output, limit: int, options: GenerationOptions
+        self,
+        output: _Output,
+        limit: int,
+        options: GenerationOptions,
+        prompt: list[int],
     ) -> Hypothesis:
         token_ids = output.token_ids
         if not output.ended and not self.is_language_model:
             token_ids = token_ids[: limit - 1]  # The last token is the end token.
         text, stopped = options.cut(self.target_tokenizer.decode(token_ids))
+        if prompt:
+            # The start token of a prompt can be the end token, which ends a text.
+            special = self.target_tokenizer.start_token_id, self._end_id
+            begin = [token_id for token_id in prompt if token_id not in special]
+            whole = self.target_tokenizer.decode([*begin, *token_ids])
+            cut = len(self.target_tokenizer.decode(token_ids)) - len(text)
+            text = whole[: len(whole) - cut]
         truncated = not (output.ended or stopped)
         return Hypothesis(text, output.score, truncated)
 

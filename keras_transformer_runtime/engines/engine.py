@@ -52,7 +52,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def measure(self, texts: Sequence[str], side: str, first: int = 1) -> list[int]:
-        """Counts the tokens of texts, the end token included.
+        """Counts the tokens of texts, the end token of a text to translate included.
 
         Args:
             texts: list of str.
@@ -85,6 +85,7 @@ class Engine(abc.ABC):
         options: GenerationOptions,
         *,
         prefixes: Sequence[str] | None = None,
+        include_prompt: bool = False,
         batch_size: int = 64,
     ) -> list[list[Hypothesis]]:
         """Generates the outputs of texts. The output of a text without words is empty.
@@ -93,6 +94,8 @@ class Engine(abc.ABC):
             texts: list of str.
             options: the `GenerationOptions`.
             prefixes: list of str, the beginning of each output; `None` = none.
+            include_prompt: bool, whether each output of a language model begins with
+                its prompt.
             batch_size: int, number of texts that are decoded together.
 
         Returns:
@@ -103,11 +106,17 @@ class Engine(abc.ABC):
         """
 
     def generate_batches(
-        self, batches: Iterable[list[str]], options: GenerationOptions
+        self,
+        batches: Iterable[list[str]],
+        options: GenerationOptions,
+        prefix: str = "",
     ) -> Iterator[list[list[Hypothesis]]]:
         """Yields the outputs of each batch of texts, in their order."""
         for batch in batches:
-            yield self.generate(batch, options, batch_size=len(batch))
+            prefixes = [prefix] * len(batch) if prefix else None
+            yield self.generate(
+                batch, options, prefixes=prefixes, batch_size=len(batch)
+            )
 
     @abc.abstractmethod
     def stream(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 from keras_transformer_runtime.arguments import (
     check_ints,
@@ -153,7 +153,7 @@ class GenerationOptions:
         Raises:
             ValueError: if options of sampling and of beam search are given together.
         """
-        changes = {name: value for name, value in given.items() if value is not None}
+        changes: Any = {name: x for name, x in given.items() if x is not None}
         of_beams = [name for name in _OF_BEAMS if name in changes]
         of_sampling = [name for name in _OF_SAMPLING if name in changes]
         if of_beams and of_sampling:

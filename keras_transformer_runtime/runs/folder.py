@@ -3,21 +3,14 @@
 import pathlib
 import warnings
 import zlib
-from typing import NamedTuple
 
+from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.files import read_json, write_json
 from keras_transformer_runtime.model_paths import is_version
 from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe, read_options
 from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
 
 CHECKSUMS, FIGURES = "checksums.json", "figures.json"
-
-
-class SearchSettings(NamedTuple):
-    """Settings of the `BeamSearch` that a run has selected."""
-
-    num_beams: int
-    length_penalty: float
 
 
 def is_complete(recipe: Recipe) -> bool:
@@ -31,7 +24,7 @@ def is_complete(recipe: Recipe) -> bool:
     return recipe.completed_by(began).values() == {**began.values(), **free}
 
 
-def selected_search(path: pathlib.Path) -> SearchSettings | None:
+def selected_options(path: pathlib.Path) -> GenerationOptions | None:
     """Returns the search that a run has selected; `None` for other paths and models."""
     options, figures = path / "options.toml", path / FIGURES
     if not (options.is_file() and figures.is_file()):
@@ -44,7 +37,7 @@ def selected_search(path: pathlib.Path) -> SearchSettings | None:
         check_length_penalty(penalty)
     except ValueError as error:
         raise damaged_figures(figures, error) from error
-    return SearchSettings(recipe.num_beams, float(penalty))
+    return GenerationOptions(num_beams=recipe.num_beams, length_penalty=float(penalty))
 
 
 def documents_of_run(path: pathlib.Path) -> str | None:

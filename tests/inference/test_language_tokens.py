@@ -16,7 +16,7 @@ from keras_transformer import (
     translate_file,
 )
 from keras_transformer.inference.file_translation import translate_stream
-from keras_transformer.inference.file_translation.line_windows import ModelSide
+from keras_transformer.inference.file_translation.translation import model_side
 
 pytestmark = pytest.mark.once("torch")
 
@@ -63,7 +63,7 @@ def test_the_language_token_alone_is_an_empty_text(model):
 
 
 def test_a_line_of_the_language_token_alone_is_blank(model, tmp_path):
-    lengths = ModelSide(model).window(0, [*BLANK, "", TEXT]).lengths.tolist()
+    lengths = model_side(model).window(0, [*BLANK, "", TEXT]).lengths.tolist()
     assert lengths == [1, 1, 1, 1, len(model.source_tokenizer.tokenize([TEXT])[0]) + 1]
     lines = [BLANK[0], TEXT, BLANK[1]]
     (tmp_path / "in").write_text("\n".join(lines), "utf-8")

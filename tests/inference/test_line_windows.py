@@ -2,12 +2,12 @@ import types
 
 import pytest
 
-from keras_transformer.inference.file_translation.line_windows import (
+from keras_transformer.inference.file_translation.translation import model_side
+from keras_transformer.text import CharacterTokenizer
+from keras_transformer_runtime.file_translation.line_windows import (
     FileLines,
-    ModelSide,
     PipeLines,
 )
-from keras_transformer.text import CharacterTokenizer
 
 pytestmark = pytest.mark.once("torch")
 
@@ -31,23 +31,23 @@ class Pipe:
 
 
 def arriving(*pieces, size=100, refuses=False):
-    lines = PipeLines(Pipe(*pieces), "a pipe", ModelSide(MODEL), refuses)
+    lines = PipeLines(Pipe(*pieces), "a pipe", model_side(MODEL), refuses)
     return [(window.start, window.lines) for window in lines.windows(0, size)]
 
 
 def test_lengths_of_lines():
-    window = ModelSide(MODEL).window(
+    window = model_side(MODEL).window(
         7, ["ab", "", "abca", "abcab", "      ", "\u3000\t"]
     )
     assert window.start == 7
     assert window.lengths.tolist() == [3, 1, 5, 6, 1, 1]
     assert window.too_long.tolist() == [False] * 3 + [True] + [False] * 2
     # A side without a limit.
-    assert not ModelSide(MODEL, "target").window(0, ["abc" * 99]).too_long.any()
+    assert not model_side(MODEL, "target").window(0, ["abc" * 99]).too_long.any()
 
 
 def test_a_line_that_is_too_long_is_named():
-    side = ModelSide(
+    side = model_side(
         types.SimpleNamespace(**vars(MODEL) | {"max_target_length": 3}), "target"
     )
     side.check_lengths(side.window(0, ["ab"]), "b.de")
@@ -73,7 +73,7 @@ def test_lines_arrive_in_pieces():
 def test_lines_after_a_line(tmp_path):
     path = tmp_path / "text"
     path.write_text("a\nabcabc\n\nc")
-    lines = FileLines(path, ModelSide(MODEL)).windows(1, 2)
+    lines = FileLines(path, model_side(MODEL)).windows(1, 2)
     found = [(window.start, window.lines) for window in lines]
     assert found == [(1, ["abcabc", ""]), (3, ["c"])]
 
@@ -86,7 +86,7 @@ def test_incomplete_and_missing_lines():
 
 def test_lines_are_read_on_demand():
     pipe = Pipe(b"a\n", b"b\n")
-    windows = PipeLines(pipe, "a pipe", ModelSide(MODEL), False).windows(0, 9)
+    windows = PipeLines(pipe, "a pipe", model_side(MODEL), False).windows(0, 9)
     assert next(windows).lines == ["a"]
     assert pipe.pieces == [b"b\n"]
 

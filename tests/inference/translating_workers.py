@@ -18,8 +18,8 @@ import psutil
 
 from keras_transformer.backend.ray_connection import connection
 from keras_transformer.inference import file_translation
-from keras_transformer.inference.file_translation.unfinished_file import UnfinishedFile
 from keras_transformer_runtime.command import main
+from keras_transformer_runtime.file_translation.unfinished_file import UnfinishedFile
 
 WINDOW = 40
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import CausalLM, Sampling, Seq2Seq
-from keras_transformer.inference.perplexity import TextScores, score_running_text
+from keras_transformer.inference.perplexity import score_running_text
 from keras_transformer.models import PRESETS
 from keras_transformer.recipe import (
     LanguageModelFigures,
@@ -30,6 +30,7 @@ from keras_transformer.recipe.text_statistics import RunningTextStatistics
 from keras_transformer.recipe.tokenizers import make_text_tokenizer
 from keras_transformer.text import ByteTokenizer, CharacterTokenizer
 from keras_transformer_runtime.runs.folder import selected_search
+from keras_transformer_runtime.text_scores import TextScores
 
 pytestmark = pytest.mark.once("torch")
 

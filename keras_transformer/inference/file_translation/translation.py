@@ -1,84 +1,143 @@
-"""Translation of files and pipes of any size, which resumes after a stop."""
+"""Translation of files and pipes with a Keras model."""
 
-import contextlib
 import functools
-import gzip
 import hashlib
-import itertools
 import json
 import os
-import pathlib
-import re
-import warnings
-from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO, NamedTuple, Never, TypeAlias, cast
+from collections.abc import Generator, Iterable, Sequence
+from typing import BinaryIO, Never
 
 import keras
-import numpy as np
-from tqdm.auto import tqdm
 
 from keras_transformer.backend.ray_connection import use_loopback
 from keras_transformer.decoding import BeamSearch, OutputLength, Search
-from keras_transformer.decoding.lengths import warn_of_truncation
 from keras_transformer.decoding.search_options import refuse_search_options
-from keras_transformer.inference.file_translation.line_windows import (
-    FileLines,
-    LineWindow,
-    ModelSide,
-    PipeLines,
-)
-from keras_transformer.inference.file_translation.unfinished_file import UnfinishedFile
 from keras_transformer.inference.phrase_dictionary import PhraseDictionary
 from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.request import Request, check_request, check_seed
-from keras_transformer_runtime.arguments import check_ints, check_one_of
-from keras_transformer_runtime.files import check_new_file, written_whole
+from keras_transformer_runtime.arguments import check_ints
+from keras_transformer_runtime.engines.engine import Hypothesis
+from keras_transformer_runtime.file_translation import translation
+from keras_transformer_runtime.file_translation.line_windows import TextSide
+from keras_transformer_runtime.file_translation.translation import (
+    Hypotheses,
+    LineTranslator,
+)
 from keras_transformer_runtime.packages import require_modules
 
-TRUNCATION_REMEDY = "Use a greater `max_length`."
 
+class ModelTranslator(LineTranslator):
+    """Translates lines with a Keras model, in one process or in several."""
 
-class Hypothesis(NamedTuple):
-    """A translation of a line, its score, and whether its end may be missing."""
-
-    text: str
-    score: float
-    truncated: bool = False
-
-
-Hypotheses: TypeAlias = list[Hypothesis]
-# Batches of lines to the hypotheses of each line, in the order of the batches.
-Decode: TypeAlias = Callable[[Iterable[list[str]]], Iterator[list[Hypotheses]]]
-
-
-class _Options(NamedTuple):
-    """The arguments of `generate`."""
-
-    search: Search
-    max_length: OutputLength | None
-    min_length: OutputLength
-    seed: int | None
-    distinct_texts: bool
-    batch_size: int
-    dictionary: PhraseDictionary | None
-
-    def check(self, model: SequenceModel, window: int, too_long: str) -> None:
-        """Checks the options, and the arguments that both functions have."""
-        request = Request(self.search, self.max_length, self.min_length)
-        check_request(request, self.batch_size)
-        check_seed(self.seed)
-        check_ints(1, window=window)
-        check_one_of(("error", "empty"), too_long=too_long)
-        if self.dictionary is not None and model.target_tokenizer is not None:
-            self.dictionary.check(model.target_tokenizer)
+    def __init__(
+        self,
+        model: SequenceModel,
+        search: Search | None = None,
+        *,
+        max_length: OutputLength | None = None,
+        min_length: OutputLength = 0,
+        seed: int | None = None,
+        batch_size: int = 64,
+        dictionary: PhraseDictionary | None = None,
+        workers: int = 1,
+    ):
+        self.side = model_side(model)
+        self._model = model
+        self._request = Request(search or BeamSearch(), max_length, min_length)
+        self._seed = seed
+        self._batch_size = batch_size
+        self._dictionary = dictionary
+        self._workers = workers
+        check_request(self._request, batch_size)
+        check_seed(seed)
+        check_ints(1, workers=workers)
+        if workers > 1:
+            require_modules(["ray"], f"`workers={workers}`")
+        if dictionary is not None and model.target_tokenizer is not None:
+            dictionary.check(model.target_tokenizer)
 
     def settings(self) -> dict[str, str]:
-        """Returns the options that the translations depend on."""
-        names = ("search", "max_length", "min_length", "seed", "distinct_texts")
-        settings = {name: repr(getattr(self, name)) for name in names}
-        if self.dictionary is not None:
-            settings["dictionary"] = self.dictionary.digest()
+        request = self._request
+        settings = {
+            **{name: repr(value) for name, value in request._asdict().items()},
+            "seed": repr(self._seed),
+            "model": model_digest(self._model),
+        }
+        if self._dictionary is not None:
+            settings["dictionary"] = self._dictionary.digest()
         return settings
+
+    def translate(self, batches: Iterable[list[str]]) -> Generator[list[Hypotheses]]:
+        decode = functools.partial(
+            _decode,
+            request=self._request,
+            seed=self._seed,
+            batch_size=self._batch_size,
+            dictionary=self._dictionary,
+        )
+        if self._workers == 1:
+            for batch in batches:
+                yield decode(self._model, batch)
+            return
+        if not os.environ.get("RAY_ADDRESS"):
+            use_loopback()
+        from keras_transformer.inference.file_translation.workers import started_workers
+
+        with started_workers(self._model, decode, self._workers) as decode_in_order:
+            yield from decode_in_order(batches)
+
+
+def _decode(
+    model: SequenceModel,
+    lines: list[str],
+    *,
+    request: Request,
+    seed: int | None,
+    batch_size: int,
+    dictionary: PhraseDictionary | None,
+) -> list[Hypotheses]:
+    """Returns the hypotheses of each line, best first."""
+    options = (
+        {} if dictionary is None else {"constraints": dictionary.constraints(lines)}
+    )
+    found, *arrays = model.generate(
+        lines,
+        **request._asdict(),
+        seed=seed,
+        batch_size=batch_size,
+        return_scores=True,
+        return_truncated=True,
+        **options,
+    )
+    shape = len(lines), request.search.num_hypotheses
+    scores, truncated = (array.reshape(shape).tolist() for array in arrays)
+    return [
+        [*map(Hypothesis, [texts] if isinstance(texts, str) else texts, *rows)]
+        for texts, *rows in zip(found, scores, truncated, strict=True)
+    ]
+
+
+def model_side(model: SequenceModel, name: str = "source") -> TextSide:
+    """Returns the source side or the target side of a model with tokenizers."""
+    is_source = name == "source"
+    limit = model.max_source_length if is_source else model.max_target_length
+    tokenizer = model.source_tokenizer if is_source else model.target_tokenizer
+    if tokenizer is None:
+        raise ValueError(
+            "`model` must have tokenizers to translate texts; received a model "
+            f"without `{name}_tokenizer`. Pass tokenizers when you build it."
+        )
+
+    def measure(texts: Sequence[str], side: str, first: int) -> list[int]:
+        rows = tokenizer.tokenize(texts, add_end=True).to_list()
+        lengths = []
+        for number, (text, row) in enumerate(zip(texts, rows, strict=True), first):
+            tokenizer.check_language_token(text, row, side, f"line {number}")
+            has_words = bool(text.strip()) and tokenizer.has_words(text, row)
+            lengths.append(len(row) if has_words else 1)
+        return lengths
+
+    return TextSide(name, limit, measure)
 
 
 def translate_file(
@@ -167,40 +226,28 @@ def translate_file(
     ```
     """
     refuse_search_options(translate_file, unknown)
-    options = _Options(
-        *(search or BeamSearch(), max_length, min_length, seed, distinct_texts),
-        *(batch_size, dictionary),
+    translator = ModelTranslator(
+        model,
+        search,
+        max_length=max_length,
+        min_length=min_length,
+        seed=seed,
+        batch_size=batch_size,
+        dictionary=dictionary,
+        workers=workers,
     )
-    options.check(model, window, too_long)
-    check_ints(1, workers=workers)
-    if workers > 1:
-        require_modules(["ray"], f"`workers={workers}`")
-    target = pathlib.Path(target)
-    check_new_file(target, source, overwrite)
-    text = FileLines(source, ModelSide(model))
-    settings = {
-        **options.settings(),
-        "source": text.digest(),
-        "model": _model_digest(model),
-        "n_best": repr(n_best),
-    }
-    with UnfinishedFile(target, settings, overwrite, numbered=n_best) as unfinished:
-        done = unfinished.progress.lines
-        if too_long == "error":
-            text.check_lengths(done, window)
-        with (
-            _decoder(model, options, workers) as decode,
-            _progress_bar(text.lines, verbose, done) as bar,
-        ):
-            parts = text.windows(done, window)
-            for part, written, truncated in _translated(
-                decode, parts, batch_size, n_best, bar
-            ):
-                left_empty = int(part.too_long.sum())
-                unfinished.append(written, len(part.lines), left_empty, truncated)
-    progress = unfinished.progress
-    _warn_of_empty_lines(progress.left_empty, text)
-    warn_of_truncation(progress.truncated, progress.lines, TRUNCATION_REMEDY)
+    translation.translate_file(
+        translator,
+        source,
+        target,
+        batch_size=batch_size,
+        window=window,
+        n_best=n_best,
+        distinct_texts=distinct_texts,
+        too_long=too_long,
+        overwrite=overwrite,
+        verbose=verbose,
+    )
 
 
 def translate_stream(
@@ -257,66 +304,27 @@ def translate_stream(
     ```
     """
     refuse_search_options(translate_stream, unknown)
-    options = _Options(
-        *(search or BeamSearch(), max_length, 0, None, distinct_texts, batch_size),
+    translator = ModelTranslator(
+        model,
+        search,
+        max_length=max_length,
+        batch_size=batch_size,
         dictionary=dictionary,
     )
-    options.check(model, window, too_long)
-    text: FileLines | PipeLines
-    side, check_lengths = ModelSide(model), too_long == "error"
-    if isinstance(source, str | os.PathLike):
-        text = FileLines(source, side)
-        if check_lengths:
-            text.check_lengths(0, window)
-    else:
-        text = PipeLines(source, "standard input", side, check_lengths)
-    count = left_empty = truncated = 0
-    with (
-        _decoder(model, options) as decode,
-        _progress_bar(text.lines, verbose) as bar,
-    ):
-        parts = text.windows(0, window)
-        for part, written, cut in _translated(decode, parts, batch_size, n_best, bar):
-            target.write(written.encode())
-            target.flush()
-            count += len(part.lines)
-            left_empty += int(part.too_long.sum())
-            truncated += cut
-    _warn_of_empty_lines(left_empty, text)
-    warn_of_truncation(truncated, count, TRUNCATION_REMEDY)
+    translation.translate_stream(
+        translator,
+        source,
+        target,
+        batch_size=batch_size,
+        window=window,
+        n_best=n_best,
+        distinct_texts=distinct_texts,
+        too_long=too_long,
+        verbose=verbose,
+    )
 
 
-@contextlib.contextmanager
-def written_at_once(
-    target: str | os.PathLike, source: str | os.PathLike | None, overwrite: bool
-) -> Iterator[BinaryIO]:
-    """Opens a file for a translation that does not resume after a stop."""
-    target = pathlib.Path(target)
-    check_new_file(target, source, overwrite)
-    with written_whole(target) as file:
-        if target.suffix != ".gz":
-            yield file
-            return
-        with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as compressed:
-            yield cast(BinaryIO, compressed)
-
-
-def _progress_bar(lines: int | None, verbose: int, done: int = 0) -> tqdm:
-    """Returns a progress bar, which is shown only in a terminal or a notebook."""
-    disable = None if verbose else True
-    return tqdm(total=lines, initial=done, unit=" sentences", disable=disable)
-
-
-def _warn_of_empty_lines(count: int, text: FileLines | PipeLines) -> None:
-    if count:
-        warnings.warn(
-            f"Empty translations in `{text.path}`, for lines of more than "
-            f"`max_source_length={text.side.limit}` tokens: {count}.",
-            stacklevel=4,
-        )
-
-
-def _model_digest(model: SequenceModel) -> str:
+def model_digest(model: SequenceModel) -> str:
     """Returns a digest of the weights and the configuration of a model."""
     config = keras.saving.serialize_keras_object(model.get_config())
     digest = hashlib.sha256(json.dumps(_relevant(config), sort_keys=True).encode())
@@ -337,97 +345,3 @@ def _relevant(config: object) -> object:
     if isinstance(config, list | tuple):
         return [_relevant(value) for value in config]
     return config
-
-
-def _decoder(
-    model: SequenceModel, options: _Options, workers: int = 1
-) -> contextlib.AbstractContextManager[Decode]:
-    """Returns a context with the function that decodes batches."""
-    decode = functools.partial(_decode, options=options)
-    if workers == 1:
-        one = functools.partial(map, functools.partial(decode, model))
-        return contextlib.nullcontext(one)
-    if not os.environ.get("RAY_ADDRESS"):
-        use_loopback()
-    from keras_transformer.inference.file_translation.workers import started_workers
-
-    return started_workers(model, decode, workers)
-
-
-def _translated(
-    decode: Decode,
-    parts: Iterator[LineWindow],
-    batch_size: int,
-    n_best: bool,
-    bar: tqdm,
-) -> Iterator[tuple[LineWindow, str, int]]:
-    """Yields each window with its translations, and how many may lack their ends.
-
-    A line without words has one hypothesis, the empty text.
-    """
-    write = _n_best_lines if n_best else _best_line
-    # Workers decode batches of the next windows before a window is complete.
-    planned, ahead = itertools.tee((part, _batches(part, batch_size)) for part in parts)
-    found = decode(
-        [part.lines[place] for place in places]
-        for part, batches in ahead
-        for places in batches
-    )
-    for part, batches in planned:
-        hypotheses = [[Hypothesis("", 0.0)] for _ in part.lines]
-        bar.update(len(hypotheses) - sum(map(len, batches)))
-        for places in batches:
-            for place, row in zip(places, next(found), strict=True):
-                hypotheses[place] = row
-            bar.update(len(places))
-        lines = map(write, itertools.count(part.start), hypotheses)
-        yield part, "".join(lines), sum(row[0].truncated for row in hypotheses)
-
-
-def _batches(window: LineWindow, size: int) -> list[np.ndarray]:
-    """Returns the places of the lines of each batch, which have similar lengths."""
-    chosen = np.flatnonzero((window.lengths > 1) & ~window.too_long)
-    if not chosen.size:
-        return []
-    order = chosen[np.argsort(window.lengths[chosen], kind="stable")]
-    # The last batch is larger than `size`, since a smaller one has another shape.
-    return np.split(order, range(size, len(order) - size + 1, size))
-
-
-def _decode(
-    model: SequenceModel, lines: list[str], *, options: _Options
-) -> list[Hypotheses]:
-    """Returns the hypotheses of each line, best first."""
-    arguments = options._asdict()
-    dictionary = arguments.pop("dictionary")
-    if dictionary is not None:
-        arguments["constraints"] = dictionary.constraints(lines)
-    if not options.distinct_texts:
-        del arguments["distinct_texts"]  # which a model of one's own may lack
-    found, *arrays = model.generate(
-        lines, return_scores=True, return_truncated=True, **arguments
-    )
-    shape = len(lines), options.search.num_hypotheses
-    scores, truncated = (array.reshape(shape).tolist() for array in arrays)
-    hypotheses = []
-    for texts, *rows in zip(found, scores, truncated, strict=True):
-        texts = [texts] if isinstance(texts, str) else texts
-        # With `distinct_texts` there are fewer texts than scores.
-        hypotheses.append([*map(Hypothesis, texts, *rows)])
-    return hypotheses
-
-
-def _best_line(number: int, hypotheses: Hypotheses) -> str:
-    return f"{_one_line(hypotheses[0].text)}\n"
-
-
-def _n_best_lines(number: int, hypotheses: Hypotheses) -> str:
-    return "".join(
-        f"{number} ||| {_one_line(text)} ||| {score:.6f}\n"
-        for text, score, _ in hypotheses
-        if score > -np.inf
-    )
-
-
-def _one_line(text: str) -> str:
-    return re.sub(r"\r\n|\r|\n", " ", text.rstrip("\r\n"))

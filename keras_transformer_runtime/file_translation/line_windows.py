@@ -3,13 +3,12 @@
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
-from keras_transformer.inference.protocols import SequenceModel
-from keras_transformer.text import LineIndex, LineReader, decode_line
+from keras_transformer_runtime.text_files import LineIndex, LineReader, decode_line
 
 _READ = 1 << 16  # bytes, the capacity of a pipe
 
@@ -26,41 +25,32 @@ class LineWindow:
     too_long: np.ndarray  # bool `(lines,)`, for the model
 
 
-class ModelSide:
+class Measure(Protocol):
+    """Counts the tokens of texts, the end token included; 1 without words."""
+
+    def __call__(self, texts: Sequence[str], side: str, first: int) -> Sequence[int]:
+        """`first` is the number of the line of the first text, for error messages."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSide:
     """The source side or the target side of a model: its tokenizer and its limit."""
 
-    def __init__(self, model: SequenceModel, name: str = "source"):
-        self._name = name
-        is_source = name == "source"
-        self.limit = model.max_source_length if is_source else model.max_target_length
-        tokenizer = model.source_tokenizer if is_source else model.target_tokenizer
-        if tokenizer is None:
-            raise ValueError(
-                "`model` must have tokenizers to translate texts; received a model "
-                f"without `{name}_tokenizer`. Pass tokenizers when you build it."
-            )
-        self._tokenizer = tokenizer
+    name: str  # "source" or "target"
+    limit: int | None  # maximum number of tokens of a line
+    measure: Measure
 
     def window(self, start: int, lines: list[str]) -> LineWindow:
         """Counts the tokens of lines."""
-        rows = self._tokenizer.tokenize(lines, add_end=True).to_list()
-        lengths = np.array([len(row) for row in rows], dtype="int64")
-        empty = []
-        for number, (line, row) in enumerate(
-            zip(lines, rows, strict=True), start=start
-        ):
-            self._tokenizer.check_language_token(
-                line, row, self._name, f"line {number + 1}"
-            )
-            empty.append(not line.strip() or not self._tokenizer.has_words(line, row))
-        lengths = np.where(np.array(empty, dtype=bool), 1, lengths)
+        lengths = np.array(self.measure(lines, self.name, start + 1), dtype="int64")
         return LineWindow(start, lines, lengths, lengths > (self.limit or np.inf))
 
     def check_lengths(self, window: LineWindow, path: str | os.PathLike) -> None:
         """Raises a `ValueError` if a line is too long for the model."""
         for place in np.flatnonzero(window.too_long):
             raise ValueError(
-                f"`{self._name}` must have at most `max_{self._name}_length="
+                f"`{self.name}` must have at most `max_{self.name}_length="
                 f"{self.limit}` tokens a line; received {window.lengths[place]} tokens "
                 f"in line {window.start + place + 1} of `{path}`. Shorten or split it, "
                 'or leave its translation empty with `too_long="empty"`.'
@@ -70,7 +60,7 @@ class ModelSide:
 class FileLines:
     """The lines of a file, which is read once before, to count and check them."""
 
-    def __init__(self, path: str | os.PathLike, side: ModelSide):
+    def __init__(self, path: str | os.PathLike, side: TextSide):
         self.path = path
         self.side = side
         self._index = LineIndex.of(path)
@@ -97,7 +87,7 @@ class FileLines:
 class PipeLines:
     """The lines of a pipe, a binary file with `read1`, or those typed in a terminal."""
 
-    def __init__(self, file: Any, name: str, side: ModelSide, check_lengths: bool):
+    def __init__(self, file: Any, name: str, side: TextSide, check_lengths: bool):
         self._file = file
         self.path = name
         self.side = side

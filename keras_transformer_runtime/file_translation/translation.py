@@ -1,0 +1,262 @@
+"""Translates files and pipes of any size, and resumes after a stop."""
+
+import abc
+import contextlib
+import dataclasses
+import gzip
+import itertools
+import math
+import os
+import pathlib
+import re
+import warnings
+from collections.abc import Generator, Iterable, Iterator
+from typing import BinaryIO, TypeAlias, cast
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from keras_transformer_runtime.arguments import check_ints, check_one_of
+from keras_transformer_runtime.engines.engine import Engine, Hypothesis
+from keras_transformer_runtime.engines.generation_options import GenerationOptions
+from keras_transformer_runtime.file_translation.line_windows import (
+    FileLines,
+    LineWindow,
+    PipeLines,
+    TextSide,
+)
+from keras_transformer_runtime.file_translation.unfinished_file import UnfinishedFile
+from keras_transformer_runtime.files import check_new_file, written_whole
+
+TRUNCATION_REMEDY = "Use a greater `max_length`."
+
+Hypotheses: TypeAlias = list[Hypothesis]  # of a line, best first
+
+
+class LineTranslator(abc.ABC):
+    """Translates batches of lines with a model and a search."""
+
+    side: TextSide
+
+    @abc.abstractmethod
+    def translate(self, batches: Iterable[list[str]]) -> Iterator[list[Hypotheses]]:
+        """Yields the hypotheses of the lines of each batch, in the order of batches."""
+
+    @abc.abstractmethod
+    def settings(self) -> dict[str, str]:
+        """Returns what the translations depend on, the text apart."""
+
+
+class EngineTranslator(LineTranslator):
+    """Translates lines with an engine."""
+
+    def __init__(self, engine: Engine, options: GenerationOptions, prefix: str = ""):
+        engine.check(options, bool(prefix))
+        self.side = TextSide("source", engine.max_source_length, engine.measure)
+        self._engine = engine
+        self._options = options
+        self._prefix = prefix
+
+    def translate(self, batches: Iterable[list[str]]) -> Iterator[list[Hypotheses]]:
+        return self._engine.generate_batches(batches, self._options, self._prefix)
+
+    def settings(self) -> dict[str, str]:
+        return {
+            "engine": self._engine.name,
+            "model": self._engine.digest(),
+            "options": repr(self._options),
+            "prefix": self._prefix,
+        }
+
+
+def translate_file(
+    translator: LineTranslator,
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    batch_size: int = 64,
+    window: int = 10_000,
+    n_best: bool = False,
+    distinct_texts: bool = False,
+    too_long: str = "error",
+    overwrite: bool = False,
+    verbose: int = 1,
+) -> None:
+    """Translates a file into a file; see `keras_transformer.translate_file`."""
+    _check_arguments(batch_size, window, too_long)
+    target = pathlib.Path(target)
+    check_new_file(target, source, overwrite)
+    text = FileLines(source, translator.side)
+    settings = {
+        **translator.settings(),
+        "distinct_texts": repr(distinct_texts),
+        "source": text.digest(),
+        "n_best": repr(n_best),
+    }
+    with UnfinishedFile(target, settings, overwrite, numbered=n_best) as unfinished:
+        done = unfinished.progress.lines
+        if too_long == "error":
+            text.check_lengths(done, window)
+        writer = _LineWriter(n_best, distinct_texts)
+        with _progress_bar(text.lines, verbose, done) as bar:
+            parts = text.windows(done, window)
+            found = _translated(translator, parts, batch_size, writer, bar)
+            with contextlib.closing(found):  # which ends the workers
+                for part, written, truncated in found:
+                    left_empty = int(part.too_long.sum())
+                    unfinished.append(written, len(part.lines), left_empty, truncated)
+    progress = unfinished.progress
+    _warn_of_empty_lines(progress.left_empty, text)
+    warn_of_truncation(progress.truncated, progress.lines)
+
+
+def translate_stream(
+    translator: LineTranslator,
+    source: str | os.PathLike[str] | BinaryIO,
+    target: BinaryIO,
+    *,
+    batch_size: int = 64,
+    window: int = 512,
+    n_best: bool = False,
+    distinct_texts: bool = False,
+    too_long: str = "error",
+    verbose: int = 0,
+) -> None:
+    """Translates from a pipe, or into a pipe."""
+    _check_arguments(batch_size, window, too_long)
+    text: FileLines | PipeLines
+    side, check_lengths = translator.side, too_long == "error"
+    if isinstance(source, str | os.PathLike):
+        text = FileLines(source, side)
+        if check_lengths:
+            text.check_lengths(0, window)
+    else:
+        text = PipeLines(source, "standard input", side, check_lengths)
+    count = left_empty = truncated = 0
+    writer = _LineWriter(n_best, distinct_texts)
+    with _progress_bar(text.lines, verbose) as bar:
+        parts = text.windows(0, window)
+        for part, written, cut in _translated(
+            translator, parts, batch_size, writer, bar
+        ):
+            target.write(written.encode())
+            target.flush()
+            count += len(part.lines)
+            left_empty += int(part.too_long.sum())
+            truncated += cut
+    _warn_of_empty_lines(left_empty, text)
+    warn_of_truncation(truncated, count)
+
+
+def _check_arguments(batch_size: int, window: int, too_long: str) -> None:
+    check_ints(1, batch_size=batch_size, window=window)
+    check_one_of(("error", "empty"), too_long=too_long)
+
+
+@contextlib.contextmanager
+def written_at_once(
+    target: str | os.PathLike[str],
+    source: str | os.PathLike[str] | None,
+    overwrite: bool,
+) -> Iterator[BinaryIO]:
+    """Opens a file for a translation that does not resume after a stop."""
+    target = pathlib.Path(target)
+    check_new_file(target, source, overwrite)
+    with written_whole(target) as file:
+        if target.suffix != ".gz":
+            yield file
+            return
+        with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as compressed:
+            yield cast(BinaryIO, compressed)
+
+
+def _progress_bar(lines: int | None, verbose: int, done: int = 0) -> tqdm:
+    """Returns a progress bar, which is shown only in a terminal or a notebook."""
+    disable = None if verbose else True
+    return tqdm(total=lines, initial=done, unit=" sentences", disable=disable)
+
+
+def _warn_of_empty_lines(count: int, text: FileLines | PipeLines) -> None:
+    if count:
+        warnings.warn(
+            f"Empty translations in `{text.path}`, for lines of more than "
+            f"`max_source_length={text.side.limit}` tokens: {count}.",
+            stacklevel=4,
+        )
+
+
+def warn_of_truncation(count: int, total: int) -> None:
+    """Warns that `count` of `total` texts have reached the maximum length."""
+    if count:
+        warnings.warn(
+            f"{count:,} of {total:,} outputs have reached the maximum length. They may "
+            f"lack their ends. {TRUNCATION_REMEDY}",
+            stacklevel=4,
+        )
+
+
+def _translated(
+    translator: LineTranslator,
+    parts: Iterator[LineWindow],
+    batch_size: int,
+    writer: "_LineWriter",
+    bar: tqdm,
+) -> Generator[tuple[LineWindow, str, int]]:
+    """Yields each window with its translations, and how many may lack their ends.
+
+    A line without words has one hypothesis, the empty text.
+    """
+    # Batches of the next windows are decoded before a window is complete.
+    planned, ahead = itertools.tee((part, _batches(part, batch_size)) for part in parts)
+    found = translator.translate(
+        [part.lines[place] for place in places]
+        for part, batches in ahead
+        for places in batches
+    )
+    for part, batches in planned:
+        hypotheses = [[Hypothesis("")] for _ in part.lines]
+        bar.update(len(hypotheses) - sum(map(len, batches)))
+        for places in batches:
+            for place, row in zip(places, next(found), strict=True):
+                hypotheses[place] = row
+            bar.update(len(places))
+        lines = map(writer.lines, itertools.count(part.start), hypotheses)
+        yield part, "".join(lines), sum(row[0].truncated for row in hypotheses)
+
+
+def _batches(window: LineWindow, size: int) -> list[np.ndarray]:
+    """Returns the places of the lines of each batch, which have similar lengths."""
+    chosen = np.flatnonzero((window.lengths > 1) & ~window.too_long)
+    if not chosen.size:
+        return []
+    order = chosen[np.argsort(window.lengths[chosen], kind="stable")]
+    # The last batch is larger than `size`, since a smaller one has another shape.
+    return np.split(order, range(size, len(order) - size + 1, size))
+
+
+@dataclasses.dataclass(frozen=True)
+class _LineWriter:
+    """Writes the translations of a line: the best one, or all in the format of Moses.
+
+    With `distinct_texts`, a text that several hypotheses have is written once.
+    """
+
+    n_best: bool
+    distinct_texts: bool
+
+    def lines(self, number: int, hypotheses: Hypotheses) -> str:
+        """Returns the lines of the translations of a line, the first of number 0."""
+        if not self.n_best:
+            return f"{_one_line(hypotheses[0].text)}\n"
+        if self.distinct_texts:
+            best = {each.text: each for each in reversed(hypotheses)}
+            hypotheses = [each for each in hypotheses if best[each.text] is each]
+        return "".join(
+            f"{number} ||| {_one_line(text)} ||| {score:.6f}\n"
+            for text, score, _ in hypotheses
+            if score > -math.inf
+        )
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"\r\n|\r|\n", " ", text.rstrip("\r\n"))
