@@ -62,6 +62,11 @@ def install_command(
     return " ".join(["pip install", *(f'"{requirements[name]}"' for name in modules)])
 
 
+def is_installed(name: str) -> bool:
+    """Returns whether a package is installed, without importing it."""
+    return importlib.util.find_spec(name) is not None
+
+
 def require_extra(extra: str, needed_for: str) -> None:
     """Checks that the packages of an extra are installed, without importing them."""
     included = EXTRAS["tensorflow"] if extra in WITH_TENSORFLOW else {}
@@ -75,7 +80,7 @@ def require_modules(
     requirements: Mapping[str, str] = REQUIREMENTS,
 ) -> None:
     """Checks that packages are installed, without importing them."""
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    missing = [name for name in modules if not is_installed(name)]
     if missing:
         packages = "package" if len(missing) == 1 else "packages"
         raise ModuleNotFoundError(

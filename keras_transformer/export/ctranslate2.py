@@ -1,6 +1,7 @@
 """Writes a CTranslate2 model, which decodes on CPUs and GPUs."""
 
 import abc
+import json
 import math
 import os
 import pathlib
@@ -10,6 +11,7 @@ from typing import Unpack, final
 
 import ctranslate2
 import numpy as np
+import tensorflow as tf
 from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 
 from keras_transformer.backend.keras_internals import check_not_quantized
@@ -32,6 +34,7 @@ from keras_transformer.export.model_support import (
     tokenizers_of,
     tokenizers_to_write,
 )
+from keras_transformer.export.tensorflow_process import run_python
 from keras_transformer.models import CausalLM, GenerativeModel, Seq2Seq
 from keras_transformer.text import (
     KerasHubTokenizer,
@@ -49,7 +52,9 @@ from keras_transformer_runtime.engines.generation_options import (
     GivenOptions,
 )
 from keras_transformer_runtime.files import new_folder, write_json
+from keras_transformer_runtime.tokenizers import CLASSES as PLAIN_CLASSES
 
+SIDES = ("source", "target")
 # Token ids of sequences.
 Rows = list[list[int]]
 
@@ -162,9 +167,9 @@ def export_ctranslate2(
     check_not_quantized(model)
     recorded = options_of(search).with_given(**options)
     texts = list(check_texts or sample_texts(model))
+    if isinstance(transformer, Seq2Seq):  # without empty texts
+        texts = [text for text in texts if len(tokenizer.tokenize([text])[0])]
     rows = tokenizer.tokenize(texts, add_end=True).to_list()
-    if isinstance(transformer, Seq2Seq):
-        rows = [row for row in rows if len(row) > 1]  # without empty texts
     if not rows:
         raise ValueError(
             "`check_texts` must hold a text that is not empty; received "
@@ -175,6 +180,7 @@ def export_ctranslate2(
         _write(transformer, folder, None)
         _check_tokens(transformer, folder, rows)
         best = best_hypotheses(model, rows, search, checked_length(model, rows))
+        all_rows = rows
         # A search with logits processors may find no hypothesis.
         pairs = [pair for pair in zip(rows, best, strict=True) if pair[1]]
         rows, targets = ([pair[side] for pair in pairs] for side in range(2))
@@ -182,7 +188,8 @@ def export_ctranslate2(
         if quantization is not None:
             _write(transformer, folder, quantization)
             _check_scores(transformer, folder, rows, targets, ROUNDING_TOLERANCE)
-        _write_description(transformer, folder, recorded, scores or {})
+        write_description(transformer, folder, recorded, scores or {})
+        _check_texts(transformer, folder, texts, all_rows)
 
 
 def _write(model: Transformer, folder: pathlib.Path, quantization: str | None) -> None:
@@ -207,7 +214,31 @@ def _write_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path, name: str) -> N
         (folder / f"{side}merges.txt").write_text(lines, "utf-8", newline="\n")
 
 
-def _write_description(
+def _describe(tokenizer: Tokenizer, name: str) -> dict[str, object]:
+    """Returns the class and the arguments of a tokenizer, its model as a file name."""
+    config = tokenizer.get_config()
+    if "proto" in config:
+        config["proto"] = f"{name}.model"
+    return {"class_name": type(tokenizer).__name__, "config": config}
+
+
+def check_supported(model: GenerativeModel) -> None:
+    """Raises `ValueError` if CTranslate2 does not support a model."""
+    transformer = check_transformer(model, "ctranslate2")
+    check_not_quantized(model)
+    make_spec(transformer)
+
+
+def write_ctranslate2(
+    model: GenerativeModel, folder: pathlib.Path, options: GenerationOptions
+) -> None:
+    """Writes a model in float32, without checks, into a folder that exists."""
+    transformer = check_transformer(model, "ctranslate2")
+    _write(transformer, folder, None)
+    write_description(transformer, folder, options, {})
+
+
+def write_description(
     model: Transformer,
     folder: pathlib.Path,
     options: GenerationOptions,
@@ -216,13 +247,18 @@ def _write_description(
     """Writes the file that makes the folder complete."""
     tokenizers = tokenizers_of(model)
     add_start_token, source, target = False, tokenizers.source, tokenizers.target
+    names = {side: side for side in SIDES}
     if isinstance(model, CausalLM):
         add_start_token, source = model.add_start_token, target
+        names = dict.fromkeys(names, "tokenizer")
     source_limit, target_limit = length_limits(model)
     CTranslate2Folder(
         is_language_model=isinstance(model, CausalLM),
         add_start_token=add_start_token,
-        tokenizers={"source": describe(source), "target": describe(target)},
+        tokenizers={
+            "source": _describe(source, names["source"]),
+            "target": _describe(target, names["target"]),
+        },
         options=options,
         limits=LengthLimits(source_limit, target_limit, model.output_length_ratio),
         scores=scores,
@@ -337,6 +373,37 @@ def _check_tokens(model: Transformer, folder: pathlib.Path, rows: Rows) -> None:
             f"scores of two tokens differ by less than {SCORE_TOLERANCE}.",
             stacklevel=3,
         )
+
+
+# Generates texts with the folder alone.
+_GENERATE = """
+import json, sys
+from keras_transformer_runtime.engines.ctranslate2_engine import CTranslate2Engine
+folder, texts, max_length = json.load(sys.stdin)
+engine = CTranslate2Engine.load(folder)
+options = type(engine.options)(num_beams=1, max_length=max_length)
+print(json.dumps([row[0].text for row in engine.generate(texts, options)]))
+assert not {"keras", "tensorflow"} & sys.modules.keys()
+"""
+
+
+def _check_texts(
+    model: Transformer, folder: pathlib.Path, texts: list[str], rows: Rows
+) -> None:
+    """Compares texts of a new process with the decoded tokens of CTranslate2."""
+    source, target = tokenizers_of(model)
+    if not {type(source).__name__, type(target).__name__} <= {*PLAIN_CLASSES}:
+        return
+    max_length = checked_length(model, rows)
+    outputs = _load(model, folder).decode(rows, max_length)
+    expected = target.detokenize(tf.ragged.constant(outputs, tf.int32, ragged_rank=1))
+    found = json.loads(run_python(_GENERATE, [str(folder), texts, max_length]))
+    for text, row, one, other in zip(texts, rows, expected.numpy(), found, strict=True):
+        if source.has_words(text, row) and one.decode() != other:
+            raise RuntimeError(
+                f"A new process gives {other!r} for {text!r}, but the tokenizer gives "
+                f"{one.decode()!r}; nothing was written."
+            )
 
 
 def _are_tied(

@@ -197,15 +197,13 @@ def _architecture_options(
 def length_limits(model: Transformer) -> tuple[int | None, int | None]:
     """Returns the maximum lengths of sources and targets, as the tables limit them."""
     source, target = model.max_source_length, model.max_target_length
-    if isinstance(model, Seq2Seq):
-        if model.source_encoding is not None:
-            source = source or DEFAULT_TABLE_LENGTH
-        encoding = model.target_encoding
-    else:
-        encoding = model.token_encoding
-    if encoding is not None:
-        target = target or _target_table_length(encoding, model)
-    return (source if isinstance(model, Seq2Seq) else target), target
+    if model.target_encoding is not None:
+        target = target or _target_table_length(model.target_encoding, model)
+    if isinstance(model, CausalLM):
+        return target, target
+    if model.source_encoding is not None:
+        source = source or DEFAULT_TABLE_LENGTH
+    return source, target
 
 
 def _target_table_length(encoding: PositionScheme, model: Transformer) -> int:

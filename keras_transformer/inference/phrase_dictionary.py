@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 import regex
 
 from keras_transformer.text import Tokenizer, read_lines
-from keras_transformer.text.invisible_characters import replacements
+from keras_transformer_runtime.tokenizers.invisible_characters import replacements
 
 # The ends of words, of Unicode Standard Annex 29.
 _END = regex.compile(r"(?V1w)\b")

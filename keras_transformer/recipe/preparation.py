@@ -79,6 +79,8 @@ def prepare(recipe: Recipe, reporter: Reporter) -> PreparedRun:
         model = with_options(initial, complete, task.context(complete))
     else:
         model = initial
+    task.choose_with_model(model)
+    complete = plan.recipe()
     evaluator = task.evaluator(model, complete)
     if began is None:
         output.mkdir(parents=True, exist_ok=True)

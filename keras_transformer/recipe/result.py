@@ -44,6 +44,8 @@ class Figures:
         weights: str, the selected weights, such as `"mean of epochs 31 to 40"`.
         candidates: dictionary of floats, the metric on the validation text by the name
             of the weights.
+        valid_engine: str, software that translated the validation text for
+            `candidates`.
     """
 
     sentences: int
@@ -59,6 +61,7 @@ class Figures:
     metric: str
     weights: str
     candidates: dict[str, float]
+    valid_engine: str = "keras"
 
     @classmethod
     def read(cls, path: pathlib.Path) -> "Figures":

@@ -89,6 +89,10 @@ class Task(abc.ABC):
     ) -> GenerativeModel:
         """Returns a new model, not compiled."""
 
+    def choose_with_model(self, model: GenerativeModel) -> None:
+        """Chooses the options of a run that depend on the model, if there are some."""
+        return
+
     @abc.abstractmethod
     def evaluator(self, model: GenerativeModel, recipe: PlannedRecipe) -> Evaluator:
         """Checks the texts with the model, and returns the `Evaluator`."""

@@ -3,7 +3,7 @@
 import itertools
 import pathlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import keras
 import numpy as np
@@ -32,6 +32,10 @@ from keras_transformer.recipe.selection import Selection
 from keras_transformer.recipe.task import Datasets, Evaluator, Task
 from keras_transformer.recipe.text_statistics import TextStatistics
 from keras_transformer.recipe.tokenizers import Tokenizers, make_tokenizers
+from keras_transformer.recipe.validation_engine import (
+    ValidationEngine,
+    choose_validation_engine,
+)
 from keras_transformer.text import SentencePieceTokenizer, Tokenizer
 from keras_transformer.training import TranslationQuality
 from keras_transformer.training.translation_quality import check_source_lengths
@@ -135,6 +139,9 @@ class TranslationTask(ParallelTask):
     def new_model(self, tokenizers: Tokenizers, recipe: PlannedRecipe) -> Seq2Seq:
         return new_seq2seq(tokenizers, recipe)
 
+    def choose_with_model(self, model: GenerativeModel) -> None:
+        choose_validation_engine(self._plan, model)
+
     def evaluator(
         self, model: GenerativeModel, recipe: PlannedRecipe
     ) -> "TranslationEvaluator":
@@ -154,6 +161,7 @@ class TranslationEvaluator(Evaluator):
     ) -> None:
         self._recipe = recipe
         self._valid, self._test = valid_text, test_text
+        self._engine = ValidationEngine(recipe.valid_engine or "keras")
         self.monitored = f"val_{recipe.metric}"
         self.is_lower_better = _is_lower_better(recipe.metric)
         self.check_texts = valid_text.sources[:20]
@@ -169,6 +177,7 @@ class TranslationEvaluator(Evaluator):
                 lowercase=recipe.lowercase,
                 tokenize=recipe.bleu_tokenize,
                 metrics=[name for name in evaluation.METRICS if name in shown],
+                translate=self._engine.translate,
             )
         ]
 
@@ -181,8 +190,9 @@ class TranslationEvaluator(Evaluator):
         if recipe.metric == "loss":
             result = model.score(text.sources, text.references)
             return float(-np.sum(result.scores) / np.sum(result.lengths))
-        scores = self._scores(model, text, BeamSearch(recipe.num_beams))
-        return scores[recipe.metric].score
+        search = BeamSearch(recipe.num_beams)
+        outputs, _ = self._engine.translate(model, text.sources, search)
+        return self._scores(outputs, text)[recipe.metric].score
 
     def result(self, model: GenerativeModel, selection: Selection) -> TrainingResult:
         """Selects a length penalty with the validation text; scores the test text."""
@@ -191,12 +201,14 @@ class TranslationEvaluator(Evaluator):
         valid_scores = {}
         for penalty in LENGTH_PENALTIES:
             search = BeamSearch(recipe.num_beams, penalty)
-            scores = self._scores(model, self._valid, search)
+            outputs = model.generate(self._valid.sources, search)
+            scores = self._scores(outputs, self._valid)
             valid_scores[penalty] = scores[metric].score
         best = min if _is_lower_better(metric) else max
         length_penalty = best(valid_scores, key=lambda penalty: valid_scores[penalty])
         search = BeamSearch(recipe.num_beams, length_penalty)
-        test_scores = self._scores(model, self._test, search)
+        outputs = model.generate(self._test.sources, search)
+        test_scores = self._scores(outputs, self._test)
         figures = Figures(
             sentences=len(self._test.sources),
             length_penalty=length_penalty,
@@ -206,16 +218,17 @@ class TranslationEvaluator(Evaluator):
             metric=recipe.metric,
             weights=selection.name,
             candidates=selection.scores,
+            valid_engine=self._engine.name,
             **{name: found.score for name, found in test_scores.items()},
         )
         return TrainingResult(model, search, figures)
 
     def _scores(
-        self, model: GenerativeModel, text: ParallelText, search: BeamSearch
+        self, outputs: Sequence[str], text: ParallelText
     ) -> dict[str, evaluation.CorpusScore]:
-        """Returns all metrics of the outputs of a search by name."""
+        """Returns all metrics of outputs by name."""
         return evaluation.text_scores(
-            model.generate(text.sources, search),
+            outputs,
             text.references,
             lowercase=self._recipe.lowercase,
             tokenize=self._recipe.bleu_tokenize,

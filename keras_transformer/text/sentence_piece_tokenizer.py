@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from keras_transformer.backend.sentencepiece import keep_model
-from keras_transformer.text.invisible_characters import (
+from keras_transformer.text.normalization import (
     normalization_rules,
     normalize_lines,
     parse_model,

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import pathlib
-import re
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NoReturn, Self, TypeAlias
@@ -16,7 +15,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.text.invisible_characters import BLANK
 from keras_transformer.types import Config, Tensor
 from keras_transformer_runtime.arguments import check_unicode
 from keras_transformer_runtime.files import (
@@ -25,6 +23,8 @@ from keras_transformer_runtime.files import (
     write_json,
     written_whole,
 )
+from keras_transformer_runtime.tokenizers.invisible_characters import BLANK
+from keras_transformer_runtime.tokenizers.text_checks import TextChecks
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 SHOWN_TOKENS = 7  # In descriptions; `reprlib` abbreviates lists of more than 6.
@@ -34,7 +34,7 @@ Texts: TypeAlias = Sequence[str | bytes] | np.ndarray | tf.Tensor
 Rows: TypeAlias = Sequence[Sequence[int]] | np.ndarray | tf.RaggedTensor | Tensor
 
 
-class Tokenizer(tf.Module):
+class Tokenizer(TextChecks, tf.Module):
     """Base class of the tokenizers.
 
     A tokenizer converts texts to token ids and token ids to texts, eagerly and inside
@@ -81,11 +81,6 @@ class Tokenizer(tf.Module):
     special_tokens: tuple[str, ...] = SPECIAL_TOKENS
     """Tokens of padding, unknown text, start and end."""
 
-    language_token_pattern: ClassVar[str | None] = None
-    """Regular expression (of Python and RE2) of the token at the beginning of a text
-    that sets the target language of a multilingual model, such as `>>deu<<`; `None`
-    without such tokens. It begins with `^`."""
-
     # Constructor arguments that a preset stores in separate files, and the extensions
     # of these files. Their values are bytes, which `get_config` encodes in base64.
     assets: ClassVar[dict[str, str]] = {}
@@ -116,7 +111,6 @@ class Tokenizer(tf.Module):
                 f"`end_token_id={end}`. Use other tokens of the vocabulary, or `None` "
                 "for a new one."
             )
-        self._language_token_ids = self._find_language_tokens()
 
     @abc.abstractmethod
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -159,25 +153,6 @@ class Tokenizer(tf.Module):
     def end_token_id(self) -> int:
         """Id of `</s>`, the last token of a text."""
         return self._special_ids[3]
-
-    @property
-    def language_token_ids(self) -> tuple[int, ...]:
-        """Ids of the language tokens; see `language_token_pattern`.
-
-        A text that has no other tokens has no words: its output is empty.
-        """
-        return self._language_token_ids
-
-    def _find_language_tokens(self) -> tuple[int, ...]:
-        if self.language_token_pattern is None:
-            return ()
-        matches = re.compile(self.language_token_pattern).fullmatch
-        special = self.special_tokens
-        return tuple(
-            id
-            for id, token in enumerate(self._vocabulary)
-            if token not in special and matches(token)
-        )
 
     def _table_of_ids(self) -> tf.lookup.StaticHashTable:
         """Returns a table of the ids of all tokens, each of which must occur once.
@@ -299,25 +274,6 @@ class Tokenizer(tf.Module):
         end = [column * self.end_token_id] if add_end else []
         return tf.concat([*start, rows, *end], axis=1) if start or end else rows
 
-    def has_words(self, text: str | bytes, token_ids: Sequence[int]) -> bool:
-        """Returns whether a text has tokens apart from a language token.
-
-        White space and invisible characters are no words; see `docs/data.md`.
-
-        Args:
-            text: the text.
-            token_ids: its token ids, with or without the end token.
-
-        Returns:
-            bool. The output of a text without words is empty.
-        """
-        decoded = text if isinstance(text, str) else text.decode("utf-8", "replace")
-        if self.language_token_pattern is not None:
-            decoded = re.sub(self.language_token_pattern, "", decoded)
-        is_blank = re.fullmatch(BLANK, decoded) is not None
-        without_words = {self.end_token_id, *self.language_token_ids}
-        return not is_blank and not {*token_ids} <= without_words
-
     def find_blank(self, texts: tf.Tensor) -> tf.Tensor:
         """Returns which texts are white space and invisible characters alone.
 
@@ -333,50 +289,6 @@ class Tokenizer(tf.Module):
                 texts, self.language_token_pattern, "", replace_global=False
             )
         return tf.strings.regex_full_match(texts, BLANK)
-
-    def unknown_language_token(
-        self, text: str | bytes, token_ids: Sequence[int]
-    ) -> str | None:
-        """Returns the language token of a text if the vocabulary lacks it.
-
-        Args:
-            text: the text.
-            token_ids: its token ids without the start token.
-
-        Returns:
-            str, such as `">>xyz<<"`; `None` if the text has no language token or one
-            of the vocabulary.
-        """
-        known = not len(token_ids) or token_ids[0] != self.unknown_token_id
-        if known or self.language_token_pattern is None:
-            return None
-        decoded = text if isinstance(text, str) else text.decode("utf-8", "replace")
-        match = re.match(self.language_token_pattern, decoded)
-        return match and match.group()
-
-    def check_language_token(
-        self, text: str | bytes, token_ids: Sequence[int], argument: str, where: str
-    ) -> None:
-        """Checks that the vocabulary has the language token of a text, if any.
-
-        Args:
-            text: the text.
-            token_ids: its token ids without the start token.
-            argument: name of the argument, for the error message.
-            where: place of the text in the argument, such as `"row 3"`.
-
-        Raises:
-            ValueError: if the vocabulary lacks it.
-        """
-        unknown = self.unknown_language_token(text, token_ids)
-        if unknown is not None:
-            names = [self._vocabulary[id] for id in self._language_token_ids[:20]]
-            known = f"one of {names}" if names else "of which there are none"
-            raise ValueError(
-                f"`{argument}` must begin with a language token of the vocabulary, "
-                f"{known}; received {unknown!r:.80} in {where}. Replace it, or remove "
-                "it; if it is a part of the text, write a space before it."
-            )
 
     def detokenize(self, token_ids: Rows) -> tf.Tensor:
         """Converts token ids to texts.

@@ -1,10 +1,11 @@
 """Callback that translates a validation set and logs BLEU, chrF and other metrics."""
 
 import math
-from collections.abc import Sequence
-from typing import Any, Never, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Never, Protocol, TypeAlias
 
 import keras
+import numpy as np
 
 from keras_transformer.backend.processes import of_first_process
 from keras_transformer.decoding import Search
@@ -14,6 +15,12 @@ from keras_transformer.types import Logs
 from keras_transformer_runtime.arguments import check_ints
 
 MAX_SAMPLE_LENGTH = 160  # Characters.
+
+
+# A model, the sources and the search to texts, and whether each may lack its end.
+Translate: TypeAlias = Callable[
+    [Any, Sequence[str], Search | None], tuple[list[str], np.ndarray]
+]
 
 
 class Translator(Protocol):
@@ -59,6 +66,9 @@ class TranslationQuality(keras.callbacks.Callback):
             `"ja-mecab"` for Japanese; see `evaluation.bleu`.
         metrics: list of str, names of `evaluation.METRICS`: `"bleu"`, `"chrf"`,
             `"exact_match"`, `"token_error_rate"`, `"character_error_rate"`.
+        translate: function of the model, the sources and the search, which returns a
+            list of texts and whether each has reached the maximum length, a boolean
+            array `(texts,)`. `None` = `model.generate`.
         **others: none. An option of a search is refused with the right call.
 
     Raises:
@@ -99,6 +109,7 @@ class TranslationQuality(keras.callbacks.Callback):
         samples: int = 3,
         tokenize: str = "13a",
         metrics: Sequence[str] = ("bleu", "chrf"),
+        translate: Translate | None = None,
         **others: Never,
     ) -> None:
         super().__init__()
@@ -130,6 +141,7 @@ class TranslationQuality(keras.callbacks.Callback):
         self.samples = samples
         self.tokenize = tokenize
         self.metrics = tuple(metrics)
+        self._translate = translate or _generate
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         if self.model.source_tokenizer is None:
@@ -146,9 +158,7 @@ class TranslationQuality(keras.callbacks.Callback):
             logs.update({f"val_{name}": math.nan for name in self.metrics})
             return
         self._has_begun = True
-        translations, truncated = self.model.generate(
-            self.sources, search=self.search, return_truncated=True
-        )
+        translations, truncated = self._translate(self.model, self.sources, self.search)
         warn_of_truncation(
             int(truncated.sum()),
             len(translations),
@@ -173,6 +183,15 @@ class TranslationQuality(keras.callbacks.Callback):
             lines += [f"  reference: {_truncate(first)}"]
             lines += [f"  model:     {_truncate(translation)}"]
         print(*lines, sep="\n")
+
+
+def _generate(
+    model: Any, sources: Sequence[str], search: Search | None
+) -> tuple[list[str], np.ndarray]:
+    found: tuple[list[str], np.ndarray] = model.generate(
+        sources, search=search, return_truncated=True
+    )
+    return found
 
 
 def _truncate(text: str) -> str:

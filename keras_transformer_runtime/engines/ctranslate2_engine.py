@@ -16,7 +16,8 @@ from keras_transformer_runtime.arguments import check_unicode
 from keras_transformer_runtime.engines.ctranslate2_folder import CTranslate2Folder
 from keras_transformer_runtime.engines.engine import Engine, Hypothesis, TokenScores
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
-from keras_transformer_runtime.tokenizers import TextTokenizer, read_tokenizer
+from keras_transformer_runtime.tokenizers import read_tokenizer
+from keras_transformer_runtime.tokenizers.text_tokenizer import TextTokenizer
 
 REPLACEMENT = "\ufffd"  # replaces the bytes of an incomplete character
 
@@ -333,21 +334,24 @@ class CTranslate2Engine(Engine):
     ) -> Iterator[str]:
         self.check(options, bool(prefix))
         prefixes = [prefix] if prefix else None
-        if options.num_beams > 1 or options.stop:
+        if options.num_beams > 1:
             [[best, *_]] = self.generate([text], options, prefixes=prefixes)
-            yield best.text.removeprefix(prefix)
-            return
+            return iter([best.text.removeprefix(prefix)])
         _, batch = self._tokenize([text], options, prefixes)
+        steps = self._steps(batch, options) if batch.rows else iter(())
+        return options.cut_pieces(self._pieces(steps, prefix))
+
+    def _pieces(self, steps: Iterator[int], yielded: str) -> Iterator[str]:
+        """Yields the text of tokens, each character once it is complete."""
         token_ids: list[int] = []
-        yielded = prefix
-        for token_id in self._steps(batch, options) if batch.rows else ():
+        found = yielded
+        for token_id in steps:
             token_ids.append(token_id)
             found = self.target_tokenizer.decode(token_ids)
             if found.startswith(yielded) and not found.endswith(REPLACEMENT):
                 if len(found) > len(yielded):
                     yield found[len(yielded) :]
                 yielded = found
-        found = self.target_tokenizer.decode(token_ids)
         if found.startswith(yielded) and len(found) > len(yielded):
             yield found[len(yielded) :]  # an incomplete character at the end
 

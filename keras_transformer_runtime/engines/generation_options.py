@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any, Self, TypedDict, Unpack
 
 from keras_transformer_runtime.arguments import (
@@ -178,3 +179,26 @@ class GenerationOptions:
         """Returns a text up to the first text of `stop`, and whether it has one."""
         places = [place for end in self.stop if (place := text.find(end)) >= 0]
         return (text[: min(places)], True) if places else (text, False)
+
+    def cut_pieces(self, pieces: Iterable[str]) -> Iterator[str]:
+        """Yields the pieces of a text up to the first text of `stop`.
+
+        A piece that may be the beginning of a text of `stop` is held back.
+        """
+        held = ""
+        for piece in pieces:
+            held, stopped = self.cut(held + piece)
+            if stopped:
+                break
+            ends = (
+                length
+                for text in self.stop
+                for length in range(1, len(text))
+                if held.endswith(text[:length])
+            )
+            ready = len(held) - max(ends, default=0)
+            if ready:
+                yield held[:ready]
+            held = held[ready:]
+        if held:
+            yield held

@@ -22,6 +22,7 @@ METRICS = (
 )
 POSITIONS = ("sinusoidal", "learned", "rotary", "relative", "alibi")
 BLOCKS = ("plain", "modern")
+ENGINES = ("keras", "ctranslate2")
 SIZES = ("num_layers", "hidden_dim", "intermediate_dim", "num_heads")
 # Options that only one kind of model has, each with the remedy.
 _USE_TOKENIZER = "Use `tokenizer`."
@@ -36,6 +37,7 @@ ONLY_SEQ2SEQ = {
     "metric": _SELECTED_BY_LOSS,
     "metric_every": _SELECTED_BY_LOSS,
     "bleu_tokenize": _SELECTED_BY_LOSS,
+    "valid_engine": _SELECTED_BY_LOSS,
     "num_beams": _SELECTED_BY_LOSS,
 }
 ONLY_CAUSAL = dict.fromkeys(
@@ -112,6 +114,7 @@ _CHECKS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
     (partial(check_one_of, METRICS), ("metric",)),
     (partial(check_one_of, POSITIONS), ("positions",)),
     (partial(check_one_of, BLOCKS), ("blocks",)),
+    (partial(check_one_of, ENGINES), ("valid_engine",)),
 )
 
 

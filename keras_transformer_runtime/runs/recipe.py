@@ -80,7 +80,10 @@ class Recipe:
         bool, "Split characters that the vocabulary lacks into bytes."
     ] = False
     max_length: Annotated[int, "Maximum length of a sentence in tokens."] = 256
-    export: Annotated[bool, "Export a SavedModel."] = True
+    export: Annotated[
+        bool,
+        "Export a SavedModel, and for CTranslate2 if it is installed.",
+    ] = True
 
     documents: Annotated[
         str | None,
@@ -192,6 +195,10 @@ class Recipe:
     metric_every: Annotated[
         int, "Number of epochs between translations of the validation text."
     ] = 1
+    valid_engine: Annotated[
+        str | None,
+        "Software that translates the validation text: keras or ctranslate2.",
+    ] = None
     patience: Annotated[
         int | None, "Stop after this number of epochs without a better --metric."
     ] = None

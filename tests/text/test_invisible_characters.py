@@ -10,11 +10,12 @@ import training_text
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.backend import sentencepiece as backend
-from keras_transformer.text import SentencePieceTokenizer, invisible_characters
-from keras_transformer.text.invisible_characters import (
+from keras_transformer.text import SentencePieceTokenizer
+from keras_transformer.text.normalization import (
     normalization_rules,
     normalize_lines,
 )
+from keras_transformer_runtime.tokenizers import invisible_characters
 
 pytestmark = pytest.mark.once
 

@@ -1,0 +1,83 @@
+"""Translates the validation text of a run, with Keras or with CTranslate2."""
+
+import pathlib
+import tempfile
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from keras_transformer.decoding import Search
+from keras_transformer.models import GenerativeModel
+from keras_transformer.recipe.plan import Plan
+from keras_transformer_runtime.packages import is_installed, require_extra
+
+# Texts, and whether each has reached the maximum length: bool `(texts,)`.
+Translations: TypeAlias = tuple[list[str], np.ndarray]
+
+
+class ValidationEngine:
+    """Translates texts with the current weights of a model.
+
+    CTranslate2 compiles nothing and decodes faster on a CPU. The weights are handed
+    over in a temporary folder.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name  # "keras" or "ctranslate2"
+
+    def translate(
+        self, model: GenerativeModel, texts: Sequence[str], search: Search | None
+    ) -> Translations:
+        """Returns the best hypotheses."""
+        if self.name == "keras":
+            found: Translations = model.generate(
+                texts, search=search, return_truncated=True
+            )
+            return found
+        from keras_transformer.decoding.generation_options import options_of
+        from keras_transformer.export.ctranslate2 import write_ctranslate2
+        from keras_transformer_runtime.engines.ctranslate2_engine import (
+            CTranslate2Engine,
+        )
+
+        with tempfile.TemporaryDirectory(prefix="keras_transformer-") as folder:
+            options = options_of(search or model.default_search)
+            write_ctranslate2(model, pathlib.Path(folder), options)
+            engine = CTranslate2Engine.load(folder, parallel=True)
+            best = [row[0] for row in engine.generate(texts, options)]
+        truncated = np.array([each.truncated for each in best], bool)
+        return [each.text for each in best], truncated
+
+
+def choose_validation_engine(plan: Plan, model: GenerativeModel) -> None:
+    """Chooses CTranslate2 on a CPU if it is installed and supports the model."""
+    if plan["valid_engine"] == "ctranslate2":
+        require_extra("ctranslate2", "`valid_engine='ctranslate2'`")
+        from keras_transformer.export.ctranslate2 import check_supported
+
+        check_supported(model)
+        return
+    reason = _reason_against_ctranslate2(plan, model)
+    if reason is None:
+        plan.choose("valid_engine", "ctranslate2", "faster on a CPU")
+    else:
+        plan.choose("valid_engine", "keras", reason)
+
+
+def _reason_against_ctranslate2(plan: Plan, model: GenerativeModel) -> str | None:
+    if not is_installed("ctranslate2"):
+        return "ctranslate2 is not installed"
+    import ctranslate2
+
+    if ctranslate2.get_cuda_device_count():
+        return "on a GPU"
+    if plan["devices"] * plan["workers"] > 1:
+        return "on several devices"
+    from keras_transformer.export.ctranslate2 import check_supported
+
+    try:
+        check_supported(model)
+    except ValueError:
+        return "CTranslate2 does not support the model"
+    return None

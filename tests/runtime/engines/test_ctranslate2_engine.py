@@ -1,0 +1,291 @@
+"""The engine CTranslate2 gives the texts of `generate`."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from ctranslate2_designs import LETTERS, causal_model_of, model_of
+
+from keras_transformer import BeamSearch, GreedySearch
+from keras_transformer_runtime.engines.ctranslate2_engine import CTranslate2Engine
+from keras_transformer_runtime.engines.ctranslate2_folder import FILE, CTranslate2Folder
+from keras_transformer_runtime.engines.generation_options import GenerationOptions
+
+pytestmark = pytest.mark.once("torch")
+
+TEXTS = ["abc", "", "deadbeef", " \t", "f", "cafe", "feed", "abcdefabcd", "e"]
+GREEDY = GenerationOptions(num_beams=1, length_penalty=0)
+BEAMS = GenerationOptions(num_beams=3, length_penalty=0, num_hypotheses=2)
+PROMPTS = ["abc", "", "f", "deadbee", "ca", "fe"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A model some of whose outputs end before the limit."""
+    design = {"normalize_first": True, "tie_embeddings": "none"}
+    model = model_of(seed=5, max_target_length=17, **design)
+    bias = np.zeros(11, "float32")
+    bias[0], bias[3] = -100, 2  # no pad token, and an early end token
+    model.output_dense.bias.assign(bias)
+    return model
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("letters") / "1"
+    options = {"check_texts": TEXTS, "scores": {"bleu": 31.5}}
+    search = BeamSearch(3, 0.7)
+    model.export(folder, search, format="ctranslate2", stop=(".",), **options)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def engine(folder):
+    return CTranslate2Engine.load(folder, threads=1)
+
+
+@pytest.fixture(scope="module")
+def language_model():
+    return causal_model_of(seed=3, max_length=19)
+
+
+@pytest.fixture(scope="module")
+def generator(language_model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("language_model") / "1"
+    options = {"check_texts": PROMPTS, "search": GreedySearch()}
+    language_model.export(folder, format="ctranslate2", **options)
+    return CTranslate2Engine.load(folder, threads=1)
+
+
+def texts_of(found):
+    return [[hypothesis.text for hypothesis in row] for row in found]
+
+
+def test_the_folder_records_the_options(engine):
+    expected = GenerationOptions(num_beams=3, length_penalty=0.7, stop=(".",))
+    assert engine.options == expected
+    assert not engine.is_language_model
+    assert (engine.max_source_length, engine.max_target_length) == (11, 17)
+    assert CTranslate2Folder.read(engine.path).scores == {"bleu": 31.5}
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_greedy_search_gives_the_texts_of_generate(model, engine, batch_size):
+    found = engine.generate(TEXTS, GREEDY, batch_size=batch_size)
+    expected, scores, truncated = model.generate(
+        TEXTS, GreedySearch(), return_scores=True, return_truncated=True
+    )
+    assert texts_of(found) == [[text] for text in expected]
+    assert [row[0].truncated for row in found] == truncated.tolist()
+    ended = ~truncated  # The score of the model has the end token of the others too.
+    np.testing.assert_allclose(
+        np.array([row[0].score for row in found])[ended], scores[ended], atol=1e-4
+    )
+    assert 0 < sum(truncated) < 7
+
+
+def test_beam_search_gives_the_texts_of_generate(model, engine):
+    found = engine.generate(TEXTS, BEAMS)
+    search = BeamSearch(3, 0.0, num_hypotheses=2)
+    expected, scores = model.generate(TEXTS, search, return_scores=True)
+    short = [all(not each.truncated for each in row) for row in found]
+    assert sum(short) > 4
+    for row, texts, score, is_short in zip(found, expected, scores, short, strict=True):
+        if is_short:
+            assert [each.text for each in row] == texts
+            np.testing.assert_allclose([each.score for each in row], score, atol=1e-4)
+
+
+def test_a_text_has_its_own_limit(model, engine):
+    folder = engine._folder
+    assert [folder.max_length(n, None) for n in (1, 7)] == [17, 17]
+    assert folder.max_length(7, 9) == 9
+    long = model_of(max_target_length=None)
+    lengths = [long.max_steps(length) for length in range(1, 11)]
+    limits = CTranslate2Folder(
+        is_language_model=False,
+        add_start_token=False,
+        tokenizers={},
+        options=GREEDY,
+        limits=type(folder.limits)(None, None, long.output_length_ratio),
+    )
+    assert [limits.max_length(length, None) for length in range(1, 11)] == lengths
+
+
+def test_options_of_the_search(model, engine):
+    options = GREEDY.with_given(max_length=4)
+    expected = model.generate(TEXTS, GreedySearch(), 4)
+    found = engine.generate(TEXTS, options)
+    assert texts_of(found) == [[text] for text in expected]
+    assert all(row[0].truncated for row in found if len(row[0].text) == 3)
+    options = GREEDY.with_given(min_length=6)
+    expected = model.generate(TEXTS, GreedySearch(), min_length=6)
+    assert texts_of(engine.generate(TEXTS, options)) == [[text] for text in expected]
+    assert any(len(text) == 5 for text in expected)
+    repeated = [row[0].text for row in engine.generate(TEXTS, GREEDY)]
+    options = GREEDY.with_given(no_repeat_ngram_size=1)
+    found = [row[0].text for row in engine.generate(TEXTS, options)]
+    assert max(len(text) - len(set(text)) for text in repeated) > 0
+    assert max(len(text) - len(set(text)) for text in found) == 0
+    strong = GREEDY.with_given(repetition_penalty=9.0)
+    assert [row[0].text for row in engine.generate(TEXTS, strong)] != repeated
+
+
+def test_an_output_ends_in_front_of_a_stop_text(engine):
+    whole = engine.generate(["deadbeef"], GREEDY)[0][0]
+    stop = (whole.text[3:5], "never")
+    [[cut]] = engine.generate(["deadbeef"], GREEDY.with_given(stop=stop))
+    assert cut.text == whole.text[: whole.text.index(stop[0])] and not cut.truncated
+    streamed = engine.stream("deadbeef", GREEDY.with_given(stop=stop))
+    assert "".join(streamed) == cut.text
+
+
+def test_prefixes(model, engine):
+    prefixes = ["UV", "", "Ä"]
+    texts = ["abc", "f", "feed"]
+    expected = model.generate(texts, GreedySearch(), prefix=prefixes)
+    found = engine.generate(texts, GREEDY, prefixes=prefixes)
+    assert texts_of(found) == [[text] for text in expected]
+    pieces = [*engine.stream("abc", GREEDY, prefix="UV")]
+    assert "UV" + "".join(pieces) == expected[0]
+    batches = engine.generate_batches([texts, [], texts[:1]], GREEDY, "UV")
+    expected = model.generate(texts, GreedySearch(), prefix=["UV"] * 3)
+    found = [texts_of(batch) for batch in batches]
+    assert found == [[[text] for text in expected], [], [[expected[0]]]]
+
+
+def test_pieces_of_a_stream(model, engine):
+    for text in TEXTS:
+        pieces = [*engine.stream(text, GREEDY)]
+        assert "".join(pieces) == model.generate(text, GreedySearch())
+        assert max(map(len, pieces), default=1) == 1
+    assert (
+        "".join(engine.stream("cafe", BEAMS))
+        == engine.generate(["cafe"], BEAMS)[0][0].text
+    )
+
+
+def test_scores_of_targets(model, engine):
+    sources, targets = ["abc", "f", "cafe"], ["UVW", "", "ZZÄZ"]
+    expected = model.score(sources, targets)
+    found = engine.score(sources, targets, batch_size=2)
+    np.testing.assert_allclose(
+        [each.log_probability for each in found], expected.scores, atol=1e-4
+    )
+    assert [each.tokens for each in found] == expected.lengths.tolist()
+
+
+def test_sampling(engine):
+    options = GREEDY.with_given(top_k=1)
+    greedy = engine.generate(TEXTS, GREEDY)
+    assert texts_of(engine.generate(TEXTS, options)) == texts_of(greedy)
+    options = GREEDY.with_given(temperature=3.0, top_p=1.0, num_hypotheses=7)
+    [samples] = engine.generate(["abc"], options)
+    assert len(samples) == 7 and len({each.text for each in samples}) > 1
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"temperature": 0.5, "seed": 1}, "`seed` must be `None` with CTranslate2"),
+        ({"num_beams": 4, "num_beam_groups": 2}, "`num_beam_groups` must be 1"),
+    ],
+)
+def test_refused_options(engine, given, words):
+    options = GREEDY.with_given(**given)
+    with pytest.raises(ValueError, match=words):
+        engine.generate(TEXTS, options)
+    with pytest.raises(ValueError, match=words):
+        next(engine.stream("abc", options))
+
+
+def test_texts_that_are_too_long(engine):
+    assert engine.measure(TEXTS, "source") == [4, 1, 9, 1, 2, 5, 5, 11, 2]
+    with pytest.raises(ValueError, match="`texts` must have at most .*11` tokens each"):
+        engine.generate(["abc", "abcdefabcde"], GREEDY)
+    with pytest.raises(ValueError, match="`prefix` must be shorter"):
+        engine.generate(["abc"], GREEDY.with_given(max_length=2), prefixes=["UV"])
+
+
+# Language models.
+
+
+@pytest.mark.parametrize("batch_size", [1, 64])
+@pytest.mark.parametrize("options", [GREEDY, BEAMS])
+def test_prompts_are_continued_as_by_generate(
+    language_model, generator, options, batch_size
+):
+    search = GreedySearch() if options is GREEDY else BeamSearch(3, 0, num_hypotheses=2)
+    expected = language_model.generate(PROMPTS, search)
+    found = generator.generate(PROMPTS, options, batch_size=batch_size)
+    expected = [[texts] if options is GREEDY else texts for texts in expected]
+    assert texts_of(found) == expected
+    found = generator.generate(PROMPTS, options, include_prompt=True)
+    expected = language_model.generate(PROMPTS, search, include_prompt=True)
+    expected = [[texts] if options is GREEDY else texts for texts in expected]
+    assert texts_of(found) == expected
+
+
+def test_a_language_model_streams_and_scores(language_model, generator):
+    assert generator.is_language_model and generator.max_source_length == 19
+    for prompt in PROMPTS:
+        pieces = generator.stream(prompt, GREEDY)
+        expected = language_model.generate(prompt, GreedySearch(), include_prompt=False)
+        assert "".join(pieces) == expected
+    answers = ["ab", "f", "cafe", "d", "", "bad"]
+    expected = language_model.score(PROMPTS, answers)
+    found = generator.score(PROMPTS, answers)
+    np.testing.assert_allclose(
+        [each.log_probability for each in found], expected.scores, atol=1e-4
+    )
+    assert [each.tokens for each in found] == expected.lengths.tolist()
+    with pytest.raises(ValueError, match="`prefix` is for models that translate"):
+        generator.generate(["a"], GREEDY, prefixes=["b"])
+    assert LETTERS.get_vocabulary() == [*generator.target_tokenizer.tokens]
+
+
+# The folder.
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (None, "must contain keras_transformer.json"),
+        ("{}", "must have the version 1; received version None"),
+        ('{"format_version": 9}', "received version 9"),
+        ('{"format_version": 1}', "is damaged"),
+        ("[", "keras_transformer.json"),
+    ],
+)
+def test_a_damaged_folder(folder, tmp_path, content, words):
+    (tmp_path / "model.bin").write_bytes((folder / "model.bin").read_bytes())
+    if content is not None:
+        (tmp_path / FILE).write_text(content)
+    with pytest.raises(ValueError, match=words):
+        CTranslate2Engine.load(tmp_path)
+
+
+def test_values_of_a_damaged_folder(folder, tmp_path):
+    content = json.loads((folder / FILE).read_text())
+    content["options"]["num_beams"] = "many"
+    (tmp_path / FILE).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="is damaged .*num_beams"):
+        CTranslate2Engine.load(tmp_path)
+
+
+@pytest.mark.slow
+def test_neither_tensorflow_nor_keras_is_imported(folder):
+    code = f"""
+import sys
+from keras_transformer_runtime.engines.ctranslate2_engine import CTranslate2Engine
+engine = CTranslate2Engine.load({str(folder)!r})
+assert engine.generate(["abc"], engine.options)
+assert "".join(engine.stream("abc", engine.options))
+heavy = {{"keras", "keras_transformer", "tensorflow", "torch", "jax"}}
+print(sorted(heavy & sys.modules.keys()))
+"""
+    command = [sys.executable, "-c", code]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
