@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from keras_transformer.decoding import BeamSearch, Search
 from keras_transformer.decoding.search_options import SEARCH, search_options_error
 from keras_transformer_runtime.arguments import check_one_of
+from keras_transformer_runtime.engines.generation_options import GivenOptions
 from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
@@ -140,12 +141,14 @@ def export_model(
             "input_signature=...)`."
         )
     write = getattr(sys.modules[__name__], f"export_{format}")
-    known = inspect.signature(write).parameters
+    known = {*inspect.signature(write).parameters}
+    if "options" in known:
+        known |= {*GivenOptions.__annotations__} - {"options"}
     if searched := {n: options[n] for n in options if n in SEARCH and n not in known}:
         raise search_options_error("export", ("filepath", "search"), searched)
     for name, value in options.items():
         if name not in known:
-            expected = [f"`{option}`" for option in known if option not in _COMMON]
+            expected = [f"`{n}`" for n in sorted(known - {"options", *_COMMON})]
             raise ValueError(
                 f"`{name}` must not be given for `format={format!r}`; received "
                 f"`{name}={value!r}`. The options of this format are: "

@@ -1,6 +1,6 @@
 """The protocol of a model that generation, scoring and alignment use."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import keras
@@ -80,6 +80,8 @@ class SequenceModel(DecodingModel, Protocol):
     ) -> Tensor: ...
 
     def generate(self, inputs: Any, *args: Any, **options: Any) -> Any: ...
+
+    def stream(self, inputs: Any, *args: Any, **options: Any) -> Iterator[Any]: ...
 
     def score(self, sources: Any, targets: Any, *args: Any, **options: Any) -> Any: ...
 
