@@ -3,26 +3,30 @@
 import enum
 import pathlib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
 from keras_transformer_runtime.commands.parameters import (
     LengthPenalty,
+    MaxLength,
+    MinLength,
     ModelPath,
+    NoRepeatNGramSize,
     NumBeams,
-    make_generation_search,
-    make_search,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
 )
 from keras_transformer_runtime.commands.startup import import_keras_quietly
+from keras_transformer_runtime.engines.generation_options import GivenOptions
 from keras_transformer_runtime.files import check_new_folder
 from keras_transformer_runtime.hub import check_repository
 from keras_transformer_runtime.model_paths import find_model
 from keras_transformer_runtime.packages import EXTRAS, require_extra
-
-if TYPE_CHECKING:
-    from keras_transformer.decoding import Search
+from keras_transformer_runtime.runs.folder import selected_options
 
 app = typer.Typer()
 
@@ -38,8 +42,10 @@ class Format(enum.StrEnum):
 
 # The options of each format, those of the function that writes it.
 OPTIONS = {
-    Format.saved_model: ("quantization", "card", "constraints"),
-    Format.ctranslate2: ("quantization",),
+    Format.saved_model: (
+        *("quantization", "card", "constraints", "max_length", "min_length"),
+    ),
+    Format.ctranslate2: ("quantization", "max_length", "min_length"),
     Format.onnx: (),
     Format.marian: (),
 }
@@ -56,11 +62,16 @@ def export_command(
     num_beams: NumBeams = None,
     length_penalty: LengthPenalty = None,
     num_hypotheses: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Number of hypotheses per text in the signature nbest."
-        ),
-    ] = 1,
+        int | None,
+        typer.Option(min=1, help="Number of hypotheses per text.", show_default="1"),
+    ] = None,
+    repetition_penalty: RepetitionPenalty = None,
+    no_repeat_ngram_size: NoRepeatNGramSize = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_length: MinLength = None,
+    max_length: MaxLength = None,
     quantization: Annotated[
         str | None, typer.Option(help="Data type of the weights: int8, float16, …")
     ] = None,
@@ -80,8 +91,24 @@ def export_command(
         ),
     ] = False,
 ) -> None:
-    """Export a model as a SavedModel, or for CTranslate2, ONNX Runtime or Marian."""
+    """Export a model as a SavedModel, or for CTranslate2, ONNX Runtime or Marian.
+
+    The options of the search are those with which the exported model decodes.
+    """
+    given: GivenOptions = {
+        "num_beams": num_beams,
+        "length_penalty": length_penalty,
+        "num_hypotheses": num_hypotheses,
+        "repetition_penalty": repetition_penalty,
+        "no_repeat_ngram_size": no_repeat_ngram_size,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+    }
     options: dict[str, object] = {}
+    for name, length in (("max_length", max_length), ("min_length", min_length)):
+        if length is not None:
+            options[name] = length
     if quantization is not None:
         options["quantization"] = quantization
     if card:
@@ -95,14 +122,12 @@ def export_command(
     if extra in EXTRAS:
         require_extra(extra, f"`format={format.value!r}`")
     import_keras_quietly()
+    from keras_transformer.decoding.generation_options import options_of, search_of
     from keras_transformer.recipe.loading import load_trained_model
 
     loaded = load_trained_model(model)
-    search: Search = make_search(model, num_beams, length_penalty, num_hypotheses)
-    if format == Format.saved_model and not loaded.has_cross_attention:
-        search = make_generation_search(
-            num_beams, length_penalty, num_hypotheses, temperature=None, top_p=None
-        )
+    default = selected_options(model) or options_of(loaded.default_search)
+    search = search_of(default.with_given(**given))
     loaded.export(folder, search, format=format.value, **options)
     typer.echo(f"{format.value}: {folder}")
 
@@ -113,7 +138,7 @@ def _check_options(format: Format, options: Iterable[str]) -> None:
         if name not in OPTIONS[format]:
             formats = [each.value for each in Format if name in OPTIONS[each]]
             raise typer.BadParameter(
-                f"--{name} is for --format {' or '.join(formats)}; received --format "
+                f"--{name.replace('_', '-')} is for --format {' or '.join(formats)}; received --format "
                 f"{format.value}"
             )
 

@@ -127,7 +127,7 @@ def test_options_of_the_search(model, engine):
     options = GREEDY.with_given(min_length=6)
     expected = model.generate(TEXTS, GreedySearch(), min_length=6)
     assert texts_of(engine.generate(TEXTS, options)) == [[text] for text in expected]
-    assert any(len(text) == 5 for text in expected)
+    assert expected != model.generate(TEXTS, GreedySearch())
     repeated = [row[0].text for row in engine.generate(TEXTS, GREEDY)]
     options = GREEDY.with_given(no_repeat_ngram_size=1)
     found = [row[0].text for row in engine.generate(TEXTS, options)]
@@ -138,12 +138,12 @@ def test_options_of_the_search(model, engine):
 
 
 def test_an_output_ends_in_front_of_a_stop_text(engine):
-    whole = engine.generate(["deadbeef"], GREEDY)[0][0]
-    stop = (whole.text[3:5], "never")
-    [[cut]] = engine.generate(["deadbeef"], GREEDY.with_given(stop=stop))
+    whole = engine.generate(["f"], GREEDY)[0][0]
+    stop = (whole.text[7:12], "never")
+    [[cut]] = engine.generate(["f"], GREEDY.with_given(stop=stop))
     assert cut.text == whole.text[: whole.text.index(stop[0])] and not cut.truncated
-    streamed = engine.stream("deadbeef", GREEDY.with_given(stop=stop))
-    assert "".join(streamed) == cut.text
+    streamed = engine.stream("f", GREEDY.with_given(stop=stop))
+    assert "".join(streamed) == cut.text and whole.truncated
 
 
 def test_prefixes(model, engine):
@@ -164,7 +164,7 @@ def test_pieces_of_a_stream(model, engine):
     for text in TEXTS:
         pieces = [*engine.stream(text, GREEDY)]
         assert "".join(pieces) == model.generate(text, GreedySearch())
-        assert max(map(len, pieces), default=1) == 1
+        assert all(len(piece) == 1 or piece == "<unk>" for piece in pieces)
     assert (
         "".join(engine.stream("cafe", BEAMS))
         == engine.generate(["cafe"], BEAMS)[0][0].text
