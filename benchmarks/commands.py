@@ -133,9 +133,9 @@ def translate(options: argparse.Namespace) -> None:
     folder = pathlib.Path(options.translator)
     if (folder / "ctranslate2").is_dir():
         folder = folder / "ctranslate2"
-    from keras_transformer_runtime.engines.ctranslate2_folder import CTranslate2Folder
+    from keras_transformer_runtime.engines.model_description import ModelDescription
 
-    search = CTranslate2Folder.read(folder).options
+    search = ModelDescription.read(folder).options
     settings = str(search.num_beams), str(search.length_penalty)
     sides: dict[str, list[Run]] = {"translate": [], "loop": []}
     with tempfile.TemporaryDirectory() as temporary:

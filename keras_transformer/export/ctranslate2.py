@@ -43,13 +43,13 @@ from keras_transformer.text import (
     Tokenizer,
 )
 from keras_transformer_runtime.arguments import check_one_of
-from keras_transformer_runtime.engines.ctranslate2_folder import (
-    CTranslate2Folder,
-    LengthLimits,
-)
 from keras_transformer_runtime.engines.generation_options import (
     GenerationOptions,
     GivenOptions,
+)
+from keras_transformer_runtime.engines.model_description import (
+    LengthLimits,
+    ModelDescription,
 )
 from keras_transformer_runtime.files import new_folder, write_json
 from keras_transformer_runtime.tokenizers import CLASSES as PLAIN_CLASSES
@@ -252,7 +252,7 @@ def write_description(
         add_start_token, source = model.add_start_token, target
         names = dict.fromkeys(names, "tokenizer")
     source_limit, target_limit = length_limits(model)
-    CTranslate2Folder(
+    ModelDescription(
         is_language_model=isinstance(model, CausalLM),
         add_start_token=add_start_token,
         tokenizers={

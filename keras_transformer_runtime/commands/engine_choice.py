@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer_runtime.engines.ctranslate2_folder import FILE
 from keras_transformer_runtime.engines.engine import Engine
 from keras_transformer_runtime.engines.generation_options import GivenOptions
+from keras_transformer_runtime.engines.model_description import FILE
 from keras_transformer_runtime.model_paths import find_model, is_version
 from keras_transformer_runtime.packages import require_extra
 from keras_transformer_runtime.runs.folder import selected_options
@@ -86,7 +86,7 @@ def open_engine(
 
 def model_folders(path: pathlib.Path) -> dict[str, pathlib.Path]:
     """Returns the files and folders of a model by the name of the engine."""
-    if (path / FILE).is_file() or (path / "model.bin").is_file():
+    if (path / "model.bin").is_file():
         return {"ctranslate2": path}
     saved_model = _saved_model(path)
     if saved_model is not None:
@@ -152,13 +152,20 @@ def _load(kind: str, path: pathlib.Path, many_texts: bool) -> Engine:
         )
 
         return CTranslate2Engine.load(path, parallel=many_texts)
-    from keras_transformer_runtime.commands.startup import import_keras_quietly
+    from keras_transformer_runtime.commands.startup import (
+        import_keras_quietly,
+        import_tensorflow_quietly,
+    )
 
     if kind == "saved_model":
-        raise NotImplementedError
+        import_tensorflow_quietly()
+        from keras_transformer_runtime.engines.saved_model_engine import (
+            SavedModelEngine,
+        )
+
+        return SavedModelEngine.load(path)
     import_keras_quietly()
     from keras_transformer.inference.keras_engine import KerasEngine
-
     from keras_transformer.recipe.loading import load_trained_model
 
     return KerasEngine(load_trained_model(path), path, selected_options(path))

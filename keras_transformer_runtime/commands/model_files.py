@@ -138,8 +138,8 @@ def _check_options(format: Format, options: Iterable[str]) -> None:
         if name not in OPTIONS[format]:
             formats = [each.value for each in Format if name in OPTIONS[each]]
             raise typer.BadParameter(
-                f"--{name.replace('_', '-')} is for --format {' or '.join(formats)}; received --format "
-                f"{format.value}"
+                f"--{name.replace('_', '-')} is for --format "
+                f"{' or '.join(formats)}; received --format {format.value}"
             )
 
 

@@ -37,6 +37,14 @@ def import_keras_quietly() -> None:
         use_one_arena()
 
 
+def import_tensorflow_quietly() -> None:
+    """Imports TensorFlow and its operations for texts, and hides its log."""
+    require_extra("tensorflow", "The engine of SavedModels")
+    level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with contextlib.nullcontext() if level == "0" else _without_log():
+        import tensorflow_text  # noqa: F401 (imports TensorFlow)
+
+
 @contextlib.contextmanager
 def _without_log() -> Iterator[None]:
     """Removes the lines of `_LOG` from standard error.

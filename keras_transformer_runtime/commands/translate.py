@@ -201,9 +201,8 @@ def _keras_translator(
 ) -> "LineTranslator":
     """Returns the translator of a Keras model, with a dictionary or processes."""
     from keras_transformer.decoding.generation_options import search_of
-    from keras_transformer.inference.keras_engine import KerasEngine
-
     from keras_transformer.inference.file_translation.translation import ModelTranslator
+    from keras_transformer.inference.keras_engine import KerasEngine
     from keras_transformer.inference.phrase_dictionary import PhraseDictionary
 
     assert isinstance(engine, KerasEngine)

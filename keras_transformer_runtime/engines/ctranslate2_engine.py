@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeAlias, final
 import ctranslate2
 
 from keras_transformer_runtime.arguments import check_unicode
-from keras_transformer_runtime.engines.ctranslate2_folder import CTranslate2Folder
 from keras_transformer_runtime.engines.engine import Engine, Hypothesis, TokenScores
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
+from keras_transformer_runtime.engines.model_description import ModelDescription
 from keras_transformer_runtime.tokenizers import read_tokenizer
 from keras_transformer_runtime.tokenizers.text_tokenizer import TextTokenizer
 
@@ -73,7 +73,7 @@ class CTranslate2Engine(Engine):
     def __init__(
         self,
         path: pathlib.Path,
-        folder: CTranslate2Folder,
+        folder: ModelDescription,
         threads: int | None = None,
         parallel: bool = False,
     ):
@@ -119,7 +119,7 @@ class CTranslate2Engine(Engine):
         ```
         """
         path = pathlib.Path(path)
-        folder = CTranslate2Folder.read(path)
+        folder = ModelDescription.read(path)
         kind = _Generator if folder.is_language_model else _Translator
         return kind(path, folder, threads, parallel)
 

@@ -96,6 +96,9 @@ class Signatures(SearchFunctions):
                 self._score_texts, input_spec("source"), input_spec("target")
             ),
         }
+        functions["lengths"] = traced(
+            self._lengths, input_spec("source"), input_spec("target")
+        )
         if model.has_cross_attention:
             functions["attention"] = traced(self._attention, text)
         if constraints:
@@ -196,6 +199,22 @@ class Signatures(SearchFunctions):
         message = "`source` and `target` must be shorter together"
         tokens = asserted(tokens, is_short, message)
         return self._scores(self._pad(sources, "source"), tokens)
+
+    def _lengths(self, source: tf.Tensor, target: tf.Tensor) -> Outputs:
+        """Counts the tokens of strings `(batch,)`, those of the end included.
+
+        A source without words has 1.
+        """
+        target = check_same_batch(target, "target", source, "source")
+        sources = self.source_tokenizer.tokenize(source, add_end=True)
+        targets = self.target_tokenizer.tokenize(target, add_end=True)
+        length = tf.cast(sources.row_lengths(), tf.int32)
+        if not self._empty_source:
+            length = tf.where(self.source_tokenizer.find_blank(source), 1, length)
+        return {
+            "source_length": length,
+            "target_length": tf.cast(targets.row_lengths(), tf.int32),
+        }
 
     def _attention(self, text: tf.Tensor) -> Outputs:
         """Decodes strings `(batch,)` and aligns the tokens of both sides."""

@@ -1,5 +1,6 @@
 """Writes a SavedModel with tokenizers and search: strings in, strings out."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from keras_transformer.decoding import OutputLength, Search
+from keras_transformer.decoding.generation_options import options_of
 from keras_transformer.decoding.loop import check_finds_phrases
 from keras_transformer.export.checking import (
     Sources,
@@ -46,6 +48,10 @@ from keras_transformer.export.tensorflow_process import write_with_tensorflow
 from keras_transformer.inference.request import Request, check_request
 from keras_transformer.inference.sources import source_rows
 from keras_transformer.models import GenerativeModel
+from keras_transformer_runtime.engines.model_description import (
+    LengthLimits,
+    ModelDescription,
+)
 from keras_transformer_runtime.files import new_folder
 from keras_transformer_runtime.model_paths import is_version
 
@@ -243,8 +249,35 @@ def export_saved_model(
             "Signatures": signatures,
             "Created with": package_versions(),
         }
+        _write_description(model, folder, request)
         usage = _usage(model, pathlib.Path(filepath), sources[0])
         write_card(folder, _model_name(filepath), usage, tables, card or {})
+
+
+def _write_description(
+    model: GenerativeModel, folder: pathlib.Path, request: Request
+) -> None:
+    """Writes the file with which `SavedModelEngine` and the commands load the folder.
+
+    A search, lengths or sources without options in the commands have no file.
+    """
+    longest, shortest = request.max_length, request.min_length
+    if model.source_spec is not None or not isinstance(longest, int | None):
+        return
+    try:
+        options = options_of(request.search)
+    except ValueError:
+        return
+    if isinstance(shortest, int):
+        ratio = getattr(model, "output_length_ratio", 1.0)
+        limits = LengthLimits(*_limits(model).values(), ratio)
+        ModelDescription(
+            is_language_model=not model.has_cross_attention,
+            options=dataclasses.replace(
+                options, max_length=longest, min_length=shortest
+            ),
+            limits=limits,
+        ).write(folder)
 
 
 def _sources_of_check(

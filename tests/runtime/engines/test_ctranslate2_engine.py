@@ -10,8 +10,8 @@ from ctranslate2_designs import LETTERS, causal_model_of, model_of
 
 from keras_transformer import BeamSearch, GreedySearch
 from keras_transformer_runtime.engines.ctranslate2_engine import CTranslate2Engine
-from keras_transformer_runtime.engines.ctranslate2_folder import FILE, CTranslate2Folder
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
+from keras_transformer_runtime.engines.model_description import FILE, ModelDescription
 
 pytestmark = pytest.mark.once("torch")
 
@@ -72,7 +72,7 @@ def test_the_folder_records_the_options(engine):
     assert engine.options == expected
     assert not engine.is_language_model
     assert (engine.max_source_length, engine.max_target_length) == (11, 17)
-    assert CTranslate2Folder.read(engine.path).scores == {"bleu": 31.5}
+    assert ModelDescription.read(engine.path).scores == {"bleu": 31.5}
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
@@ -108,7 +108,7 @@ def test_a_text_has_its_own_limit(model, engine):
     assert folder.max_length(7, 9) == 9
     long = model_of(max_target_length=None)
     lengths = [long.max_steps(length) for length in range(1, 11)]
-    limits = CTranslate2Folder(
+    limits = ModelDescription(
         is_language_model=False,
         add_start_token=False,
         tokenizers={},

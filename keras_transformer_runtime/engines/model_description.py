@@ -1,4 +1,4 @@
-"""The JSON file that makes a folder of CTranslate2 complete: texts in, texts out."""
+"""The JSON file of an exported model: its tokenizers, its search and its limits."""
 
 import dataclasses
 import math
@@ -33,25 +33,27 @@ class LengthLimits:
 
 
 @dataclasses.dataclass(frozen=True)
-class CTranslate2Folder:
+class ModelDescription:
     """The content of the file `keras_transformer.json`.
 
     Attributes:
         is_language_model: bool, whether the model continues texts.
+        options: the `GenerationOptions` of the model.
+        limits: the `LengthLimits`.
         add_start_token: bool, whether each prompt of a language model begins with the
             start token.
         tokenizers: the configurations of the tokenizers by side, `"source"` and
-            `"target"`.
-        options: the `GenerationOptions` of the model.
-        limits: the `LengthLimits`.
+            `"target"`, for CTranslate2; a SavedModel contains them.
         scores: scores of the validation text by name, those of this engine.
     """
 
     is_language_model: bool
-    add_start_token: bool
-    tokenizers: Mapping[str, Mapping[str, object]]
     options: GenerationOptions
     limits: LengthLimits
+    add_start_token: bool = False
+    tokenizers: Mapping[str, Mapping[str, object]] = dataclasses.field(
+        default_factory=dict
+    )
     scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def write(self, folder: pathlib.Path) -> None:
@@ -68,9 +70,9 @@ class CTranslate2Folder:
         path = folder / FILE
         if not path.is_file():
             raise ValueError(
-                f"{folder} must contain {FILE}, which describes the tokenizers and the "
-                "search of a model of CTranslate2. To write it, export the model with "
-                "`keras-transformer export MODEL FOLDER --format ctranslate2`."
+                f"{folder} must contain {FILE}, which describes the search and the "
+                "limits of the model. To write it, export the model with "
+                "`keras-transformer export`."
             )
         content = read_json(path)
         version = content.pop("format_version", None)

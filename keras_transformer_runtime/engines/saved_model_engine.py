@@ -1,0 +1,201 @@
+"""Generates texts with a SavedModel, with TensorFlow alone."""
+
+import dataclasses
+import hashlib
+import math
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Self, final
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text  # noqa: F401 (registers its operations)
+
+from keras_transformer_runtime.arguments import check_unicode
+from keras_transformer_runtime.engines.engine import Engine, Hypothesis, TokenScores
+from keras_transformer_runtime.engines.generation_options import GenerationOptions
+from keras_transformer_runtime.engines.model_description import ModelDescription
+
+# Options that a request can set: the engine cuts texts, and `nbest` takes a seed.
+_OF_REQUESTS = ("stop", "seed")
+
+
+@final
+class SavedModelEngine(Engine):
+    """Generates texts with a SavedModel that `export` has written.
+
+    It imports neither this library nor Keras. The SavedModel contains its search, so
+    an option that differs from those of the export is refused. Each new shape of a
+    batch is compiled at its first use.
+
+    Args:
+        path: folder of the SavedModel.
+        description: content of its file `keras_transformer.json`.
+    """
+
+    name = "saved_model"
+
+    def __init__(self, path: pathlib.Path, description: ModelDescription):
+        self.path = path
+        self.options = description.options
+        self.is_language_model = description.is_language_model
+        self.max_source_length = description.limits.source
+        self.max_target_length = description.limits.target
+        self._model = tf.saved_model.load(os.fspath(path))
+        self._signatures = self._model.signatures
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Loads a SavedModel.
+
+        Raises:
+            ValueError: if the folder lacks `keras_transformer.json`, or it is damaged.
+
+        Example:
+
+        ```python
+        engine = SavedModelEngine.load("saved_models/en-de/1")
+        print(engine.generate(["A man sleeps."], engine.options)[0][0].text)
+        ```
+        """
+        path = pathlib.Path(path)
+        return cls(path, ModelDescription.read(path))
+
+    def measure(self, texts: Sequence[str], side: str, first: int = 1) -> list[int]:
+        found = self._call("lengths", source=texts, target=texts)
+        lengths: list[int] = found[f"{side}_length"].tolist()
+        return lengths
+
+    def refusal(self, options: GenerationOptions, prefix: bool = False) -> str | None:
+        for field in dataclasses.fields(options):
+            wanted, own = (
+                getattr(options, field.name),
+                getattr(self.options, field.name),
+            )
+            if wanted == own or field.name in _OF_REQUESTS:
+                continue
+            option = field.name.replace("_", "-")
+            remedy = f"Export it with `--{option} {wanted}`"
+            if field.name == "samples":
+                remedy = "Export it with `--top-p 0.9`" if wanted else "Export it anew"
+            return (
+                f"`{field.name}` must be {own}, with which {self.path} was exported; "
+                f"received `{field.name}={wanted}`. {remedy}, or use the engine Keras."
+            )
+        if "nbest" not in self._signatures:
+            return f"{self.path} must have the signature nbest; it takes no texts."
+        return None
+
+    def generate(
+        self,
+        texts: Sequence[str],
+        options: GenerationOptions,
+        *,
+        prefixes: Sequence[str] | None = None,
+        include_prompt: bool = False,
+        batch_size: int = 64,
+    ) -> list[list[Hypothesis]]:
+        self.check(options, prefixes is not None)
+        for place, text in enumerate(texts):
+            check_unicode(text, "texts", f"row {place}")
+        lengths = self.measure(texts, "source")
+        order = sorted(range(len(texts)), key=lambda place: lengths[place])
+        outputs: list[list[Hypothesis]] = [[] for _ in texts]
+        for start in range(0, len(order), batch_size):
+            places = order[start : start + batch_size]
+            found = self._call(
+                "nbest",
+                text=[texts[place] for place in places],
+                prefix=["" if prefixes is None else prefixes[i] for i in places],
+                seed=self._seeds(len(places), options.seed),
+            )
+            for row, place in enumerate(places):
+                prompt = texts[place] if include_prompt else ""
+                outputs[place] = _hypotheses(found, row, options, prompt)
+        return outputs
+
+    def stream(
+        self, text: str, options: GenerationOptions, prefix: str = ""
+    ) -> Iterator[str]:
+        self.check(options, bool(prefix))
+        if "continue" in self._signatures and options.num_hypotheses == 1:
+            return options.cut_pieces(self._pieces(text, options.seed))
+        prefixes = [prefix] if prefix else None
+        [[best, *_]] = self.generate([text], options, prefixes=prefixes)
+        return iter([best.text.removeprefix(prefix)])
+
+    def _pieces(self, text: str, seed: int | None) -> Iterator[str]:
+        """Yields what a language model writes, a few tokens at a time."""
+        state, written, done = "", "", False
+        seeds = self._seeds(1, seed)
+        while not done:
+            found = self._call("continue", text=[text], state=[state], seed=seeds)
+            whole, state = (found[name][0].decode() for name in ("text", "state"))
+            done = bool(found["done"][0])
+            if whole.startswith(written) and (done or not whole.endswith("\ufffd")):
+                yield whole[len(written) :]
+                written = whole
+
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 64
+    ) -> list[TokenScores]:
+        scores = []
+        for start in range(0, len(sources), batch_size):
+            rows = slice(start, start + batch_size)
+            found = self._call("score", source=sources[rows], target=targets[rows])
+            for tokens, values in zip(
+                found["tokens"], found["token_scores"], strict=True
+            ):
+                count = int(np.count_nonzero(tokens != b""))
+                scores.append(TokenScores(math.fsum(values[:count]), count))
+        return scores
+
+    def digest(self) -> str:
+        digest = hashlib.sha256()
+        variables = sorted(self.path.glob("variables/*"))
+        for path in (self.path / "saved_model.pb", *variables):
+            digest.update(path.read_bytes())
+        return digest.hexdigest()[:16]
+
+    def _seeds(self, count: int, seed: int | None) -> list[int]:
+        """Returns a seed for each text, which does not depend on the others."""
+        if seed is not None:
+            return [seed] * count
+        found: list[int] = np.random.randint(2**31 - 1, size=count).tolist()
+        return found
+
+    def _call(self, signature: str, **inputs: Sequence[Any]) -> dict[str, np.ndarray]:
+        """Calls a signature; an assertion of the graph becomes a `ValueError`."""
+        function = self._signatures[signature]
+        specs = function.structured_input_signature[1]
+        tensors = {
+            name: tf.constant([*values], specs[name].dtype)
+            for name, values in inputs.items()
+        }
+        try:
+            outputs = function(**tensors)
+        except tf.errors.InvalidArgumentError as error:
+            message = re.search(r"`\w+` must[^\]\n']*", str(error))
+            raise ValueError(message[0] if message else str(error)) from None
+        return {name: output.numpy() for name, output in outputs.items()}
+
+
+def _hypotheses(
+    found: dict[str, np.ndarray], row: int, options: GenerationOptions, prompt: str
+) -> list[Hypothesis]:
+    """Returns the hypotheses of a text; a missing one has a score of `-inf`."""
+    hypotheses = []
+    for text, score, truncated in zip(
+        *(found[name][row].tolist() for name in ("text", "score", "truncated")),
+        strict=True,
+    ):
+        if math.isnan(score):
+            raise FloatingPointError(
+                "The model must give finite logits; for one text a score is NaN. Check "
+                "that its weights are finite."
+            )
+        cut, stopped = options.cut(text.decode())
+        hypotheses.append(Hypothesis(prompt + cut, score, truncated and not stopped))
+    return hypotheses
