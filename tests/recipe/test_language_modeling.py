@@ -29,7 +29,7 @@ from keras_transformer.recipe.stages import finish, fit
 from keras_transformer.recipe.text_statistics import RunningTextStatistics
 from keras_transformer.recipe.tokenizers import make_text_tokenizer
 from keras_transformer.text import ByteTokenizer, CharacterTokenizer
-from keras_transformer_runtime.runs.folder import selected_search
+from keras_transformer_runtime.runs.folder import selected_options
 from keras_transformer_runtime.text_scores import TextScores
 
 pytestmark = pytest.mark.once("torch")
@@ -123,7 +123,7 @@ def test_the_model_of_a_run(run, folder):
     assert run[0].search == Sampling(top_p=0.9)
     text = model.generate("ka lo", run[0].search, max_length=5, seed=1)
     assert text == run[0].model.generate("ka lo", run[0].search, max_length=5, seed=1)
-    assert selected_search(folder / "run") is None
+    assert selected_options(folder / "run") is None
 
 
 def test_the_end_of_the_text_is_held_out(run, folder):

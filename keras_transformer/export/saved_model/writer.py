@@ -269,14 +269,14 @@ def _write_description(
     except ValueError:
         return
     if isinstance(shortest, int):
+        source, target = _limits(model).values()
         ratio = getattr(model, "output_length_ratio", 1.0)
-        limits = LengthLimits(*_limits(model).values(), ratio)
         ModelDescription(
             is_language_model=not model.has_cross_attention,
             options=dataclasses.replace(
                 options, max_length=longest, min_length=shortest
             ),
-            limits=limits,
+            limits=LengthLimits(source, target, ratio),
         ).write(folder)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from keras_transformer.recipe import Recipe, read_options
 from keras_transformer.recipe.result import Figures
-from keras_transformer_runtime.runs.folder import selected_search
+from keras_transformer_runtime.runs.folder import selected_options
 from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 FILES = {"train": ["a.en", "a.de"], "valid": ["b.tsv"], "output": "runs/a"}
@@ -262,6 +262,6 @@ def test_wrong_figures(tmp_path, content):
     (tmp_path / "options.toml").write_text(recipe.to_toml())
     (tmp_path / "figures.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match="figures.json must"):
-        selected_search(tmp_path)
+        selected_options(tmp_path)
     with pytest.raises(ValueError, match="figures.json must"):
         Figures.read(tmp_path / "figures.json")
