@@ -7,6 +7,10 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
+from keras_transformer.backend.compiled_steps import (
+    compiled_function,
+    compiles_by_default,
+)
 from keras_transformer.backend.distribution import (
     build_optimizer,
     check_distribution,
@@ -78,6 +82,8 @@ class TokenTrainer(keras.Model):
     source_vocabulary_size: int = 0
     target_vocabulary_size: int = 0
     train_function: Any
+    test_function: Any
+    predict_function: Any
 
     def compile(
         self,
@@ -155,6 +161,9 @@ class TokenTrainer(keras.Model):
             optimizer = optimizer.with_loss_scaling()
             kwargs["auto_scale_loss"] = False
         super().compile(optimizer, loss, *args, **kwargs)
+        is_automatic = bound.get("jit_compile", "auto") == "auto"
+        if is_automatic and not bound.get("run_eagerly") and compiles_by_default():
+            self.jit_compile = True
         self._schedules = learning_rate_schedules(self.optimizer)
 
     @functools.wraps(keras.Model.fit, assigned=())
@@ -236,7 +245,22 @@ class TokenTrainer(keras.Model):
         before = self.train_function
         super().make_train_function(force)  # type: ignore[misc]
         if self.train_function is not before:
-            self.train_function = with_equal_batches(self.train_function)
+            function = with_equal_batches(self.train_function)
+            self.train_function = compiled_function(self, "train_step", function)
+
+    def make_test_function(self, force: bool = False) -> None:
+        before = self.test_function
+        super().make_test_function(force)  # type: ignore[misc]
+        if self.test_function is not before:
+            function = self.test_function
+            self.test_function = compiled_function(self, "test_step", function)
+
+    def make_predict_function(self, force: bool = False) -> None:
+        before = self.predict_function
+        super().make_predict_function(force)  # type: ignore[misc]
+        if self.predict_function is not before:
+            function = self.predict_function
+            self.predict_function = compiled_function(self, "predict_step", function)
 
     def _check_devices(self) -> None:
         check_created_within(

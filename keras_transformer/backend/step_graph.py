@@ -1,0 +1,196 @@
+"""Steps of PyTorch as graphs: one compiled graph for each shape of a batch.
+
+PyTorch runs each operation of a step from Python, which takes longer than the operation
+on a GPU. `StepGraph` records the operations of a function once, and `torch.compile`
+makes few kernels of them. On a GPU, `Replayed` records the kernels of a step as a CUDA
+graph, which one call starts.
+"""
+
+import contextlib
+import contextvars
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+from keras import ops, tree
+
+from keras_transformer.types import Tensor
+
+MAX_SHAPES = 64  # Further shapes of batches run eagerly.
+# With the random generator of eager PyTorch, a graph draws the same masks of dropout.
+OPTIONS = {"fallback_random": True}
+
+_IS_RECORDING: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "is_recording", default=False
+)
+
+
+class NoGraphError(Exception):
+    """A function has no graph, and must run eagerly; no variable has changed.
+
+    Attributes:
+        is_about_shapes: bool, whether the function has graphs for other shapes.
+    """
+
+    def __init__(self, reason: str, is_about_shapes: bool = False) -> None:
+        super().__init__(reason)
+        self.is_about_shapes = is_about_shapes
+
+
+def is_recording() -> bool:
+    """Returns whether a `StepGraph` records the operations of this function."""
+    return _IS_RECORDING.get()
+
+
+class StepGraph:
+    """A function of tensors that reads and writes variables, compiled for each shape.
+
+    `make_fx` records the function, with the values of the variables as inputs, and
+    `torch.compile` compiles the recorded operations. It cannot record Keras itself: it
+    splits a step into hundreds of graphs. New values of variables are written into
+    their tensors, which stay the same tensors. Seeds and states of random generators
+    advance as in an eager step.
+
+    Args:
+        function: function of nested tensors. It may call `torch.autograd.grad`.
+        variables: all variables that the function reads or writes.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], variables: Sequence[keras.Variable]
+    ) -> None:
+        self._function, self._variables = function, variables
+        self._values = [variable.value.detach() for variable in variables]  # type: ignore[attr-defined]
+        self._graphs: dict[Any, Callable[..., Any]] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Runs the graph of these shapes.
+
+        Raises:
+            NoGraphError: if there is none.
+        """
+        import torch
+
+        leaves = tree.flatten(arguments)
+        key = shapes_of(leaves)
+        with torch.no_grad():
+            if (graph := self._graphs.get(key)) is not None:
+                return graph(self._values, leaves)
+            if len(self._graphs) == MAX_SHAPES:
+                raise NoGraphError(
+                    f"batches have more than {MAX_SHAPES} shapes; pad them to fewer",
+                    is_about_shapes=True,
+                )
+            try:
+                graph = torch.compile(
+                    self._record(arguments, leaves),
+                    fullgraph=True,
+                    dynamic=False,
+                    options=OPTIONS,
+                )
+                outputs = graph(self._values, leaves)  # Compiles first.
+            except Exception as error:
+                raise NoGraphError(_first_line(error)) from error
+        self._graphs[key] = graph
+        return outputs
+
+    def _record(self, arguments: Any, leaves: list[Any]) -> Callable[..., Any]:
+        import torch
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        def pure(values: list[Any], leaves: list[Any]) -> Any:
+            inner = [
+                value.detach().requires_grad_(variable.trainable)
+                for variable, value in zip(self._variables, values, strict=True)
+            ]
+            mapping = list(zip(self._variables, inner, strict=True))
+            with (
+                torch.enable_grad(),
+                keras.StatelessScope(mapping, collect_losses=True) as scope,
+            ):
+                outputs = self._function(*tree.pack_sequence_as(arguments, leaves))
+            for (variable, old), value in zip(mapping, values, strict=True):
+                new = scope.get_current_value(variable)
+                if new is not old:
+                    value.copy_(new)
+            return tree.map_structure(lambda x: x if x is None else x.detach(), outputs)
+
+        record = make_fx(pure, tracing_mode="fake", _allow_non_fake_inputs=True)
+        with _recording():
+            return record(self._values, leaves)
+
+
+@contextlib.contextmanager
+def _recording() -> Iterator[None]:
+    token = _IS_RECORDING.set(True)
+    try:
+        yield
+    finally:
+        _IS_RECORDING.reset(token)
+
+
+def shapes_of(leaves: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns a key of the shapes, dtypes and devices of tensors and `None`."""
+    return tuple(x if x is None else (x.shape, x.dtype, x.device) for x in leaves)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"
+
+
+class Replayed:
+    """A step whose kernels a GPU starts by itself; elsewhere the step as it is.
+
+    The first step of each shape runs from Python, the second one is captured as a CUDA
+    graph, which is then replayed. All tensors but the arguments must stay the same
+    tensors.
+
+    Args:
+        step: function of nested tensors that returns nested tensors.
+    """
+
+    def __init__(self, step: Callable[..., Any]) -> None:
+        self._step = step
+        self._replays: dict[Any, Callable[..., Any] | None] = {}
+        self._pool: Any = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        leaves = tree.flatten(arguments)
+        key = shapes_of(leaves)
+        if not any(x is not None and x.is_cuda for x in leaves):
+            return self._step(*arguments)
+        if key not in self._replays:
+            outputs = self._step(*arguments)
+            self._replays[key] = None
+            return outputs
+        if self._replays[key] is None:
+            self._replays[key] = self._capture(arguments, leaves)
+        replay = self._replays[key]
+        assert replay is not None
+        return replay(leaves)
+
+    def _capture(
+        self, arguments: Any, leaves: list[Any]
+    ) -> Callable[[list[Any]], Any]:
+        import torch
+
+        inputs = [x if x is None else x.clone() for x in leaves]
+        graph = torch.cuda.CUDAGraph()
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        # Other threads, which prepare batches, may use the GPU meanwhile.
+        mode = {"capture_error_mode": "thread_local"}
+        with torch.cuda.graph(graph, pool=self._pool, **mode):
+            outputs = self._step(*tree.pack_sequence_as(arguments, inputs))
+
+        def replay(leaves: list[Any]) -> Any:
+            for held, new in zip(inputs, leaves, strict=True):
+                if held is not None:
+                    held.copy_(new, non_blocking=True)
+            graph.replay()
+            # The next replay writes to the same tensors.
+            return tree.map_structure(lambda x: x if x is None else x.clone(), outputs)
+
+        return replay
