@@ -5,7 +5,7 @@ cut off has the rows before. A row of training has the target tokens per second 
 `training.py` (random ids of one shape), the seconds of compilation, the peak memory,
 and for a single step: the launches of kernels and of graphs, the operations of PyTorch
 that start from Python, and the time for which the GPU is busy. No TensorFlow and no
-network is needed. Without a GPU, `--sizes tiny --tokens-per-batch 256` tries the script.
+network is needed. Without a GPU, `--sizes tiny --tokens-per-batch 256` tries it.
 
     python benchmarks/gpu.py --seconds 560
 """
@@ -23,6 +23,8 @@ from typing import Any
 
 import training
 from measuring import environment, gpu_name, print_header, print_row, report
+
+from keras_transformer.backend import step_graph
 
 # Most seconds of each part: a side of `training.py`, or another command.
 LIMITS = {
@@ -143,10 +145,10 @@ def run_child(part: str, setting: str, path: str) -> None:
     """Measures a side and prints its row."""
     side = part
     if part == "own-masks":
-        from keras_transformer.backend import step_graph
-
-        step_graph.OPTIONS["fallback_random"] = False
         side = "ours, torch-compiled"
+        step_graph.OPTIONS["fallback_random"] = False
+    if not part.endswith("jax"):
+        report_graphs()
     profile = no_profile if part.endswith("jax") else profile_step
     found = training.measure(
         side, training.Setting(**json.loads(setting)), path, passes=3, after=profile
@@ -160,6 +162,17 @@ def run_child(part: str, setting: str, path: str) -> None:
         f"{tokens / found['tokens_per_second'] * 1000:.1f}",
         *(f"{found[name]:,.1f}" for name in PROFILED if name in found),
     )
+
+
+def report_graphs() -> None:
+    """Reports when a graph of ours has been recorded and goes to the compiler."""
+    compile_graph = step_graph.compile_graph
+
+    def compile_and_report(graph: Any) -> Any:
+        report(f"recorded {len(graph.graph.nodes)} nodes")
+        return compile_graph(graph)
+
+    step_graph.compile_graph = compile_and_report
 
 
 PROFILED = ("launches", "graphs", "operations", "busy_ms")

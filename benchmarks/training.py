@@ -486,7 +486,9 @@ def allow_tf32() -> None:
         torch.set_float32_matmul_precision("high")
 
 
-def torch_loop(model: Any, logits_of: Any, setting: Setting, compiled: bool | str) -> Train:
+def torch_loop(
+    model: Any, logits_of: Any, setting: Setting, compiled: bool | str
+) -> Train:
     """Returns a function that trains a model of PyTorch."""
     import torch
 

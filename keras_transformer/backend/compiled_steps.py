@@ -32,16 +32,17 @@ def compiles_by_default() -> bool:
     return bool(zero.is_cuda)
 
 
-def compiled_function(model: keras.Model, name: str, function: Any) -> Any:
-    """Returns the function in which Keras calls a step, compiled if it must be.
+def compiled_function(model: keras.Model, name: str) -> Callable[..., Any] | None:
+    """Returns the function in which Keras calls a step, or `None` for that of Keras.
 
     Args:
         model: a compiled `TokenTrainer`.
         name: str, `"train_step"`, `"test_step"` or `"predict_step"`.
-        function: the function of Keras, for the other backends and for eager steps.
     """
-    if keras.backend.backend() != "torch" or not model.jit_compile:
-        return function
+    is_compiled = keras.backend.backend() == "torch" and model.jit_compile
+    # Keras refuses several steps per execution.
+    if not is_compiled or model.steps_per_execution > 1:
+        return None
     return _CompiledFunction(model, name)
 
 
@@ -116,30 +117,38 @@ class _TrainingStep:
         optimizer: Any = model.optimizer
         # The scale of the loss may be a variable of the optimizer.
         scalars = [v for v in optimizer.variables if not v.shape]
-        self._gradients = StepGraph(self._compute_gradients, variables + scalars)
-        self._part = StepGraph(functools.partial(add_part, model), variables + scalars)
-        self._update: StepGraph | None = StepGraph(
+        state = variables + scalars
+        self._gradients = StepGraph(self._compute_gradients, state)
+        self._update = StepGraph(
             self._compute_update, [*self._weights, *optimizer.variables]
         )
-        self._whole = Replayed(self._run)
-        self._before_update = Replayed(self._gradients)
+        self._has_update = True
+        self._run = Replayed(self._compute_and_apply)
+        # In parts, or with an eager update, the graphs are replayed one by one.
+        self._run_gradients = Replayed(self._gradients)
+        self._run_update = Replayed(self._update)
+        self._add = Replayed(StepGraph(functools.partial(add_part, model), state))
 
     def __call__(self, batch: Batch) -> Logs:
-        if self._update is not None:
-            return self._whole(batch)  # type: ignore[no-any-return]
-        if self._model.micro_batches > 1:
-            return self._run(batch)
-        gradients, logs = self._before_update(batch)
-        self._apply(gradients)
-        return logs  # type: ignore[no-any-return]
+        model = self._model
+        logs: Logs
+        if model.micro_batches > 1:
+            parts = split_batch(batch, model)
+            rows = ops.shape(tree.flatten(batch[1])[0])[0]
+            apply = functools.partial(self._apply, self._run_update)
+            return add_parts(model, parts, rows, self._add, apply)
+        if self._has_update:
+            logs = self._run(batch)
+        else:
+            gradients, logs = self._run_gradients(batch)
+            self._apply(self._run_update, gradients)
+        return logs
 
-    def _run(self, batch: Batch) -> Logs:
-        if self._model.micro_batches == 1:
-            gradients, logs = self._gradients(batch)
-            self._apply(gradients)
-            return logs  # type: ignore[no-any-return]
-        rows, parts = ops.shape(batch[1])[0], split_batch(batch, self._model)
-        return add_parts(self._model, parts, rows, self._part, self._apply)
+    def _compute_and_apply(self, batch: Batch) -> Logs:
+        logs: Logs
+        gradients, logs = self._gradients(batch)
+        self._apply(self._update, gradients)
+        return logs
 
     def _compute_gradients(self, batch: Batch) -> tuple[list[Tensor | None], Logs]:
         import torch
@@ -165,15 +174,17 @@ class _TrainingStep:
             for variable, value in zip(variables, new, strict=True):
                 variable.assign(value)
 
-    def _apply(self, gradients: list[Tensor | None]) -> None:
+    def _apply(
+        self, update: Callable[..., object], gradients: list[Tensor | None]
+    ) -> None:
         import torch
 
-        if self._update is not None:
+        if self._has_update:
             try:
-                self._update(gradients)
+                update(gradients)
                 return
             except NoGraphError as error:
                 self._warn("update of the optimizer", error)
-                self._update = None
+                self._has_update = False
         with torch.no_grad():
             self._model.optimizer.apply(gradients, self._weights)

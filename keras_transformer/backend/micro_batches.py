@@ -213,8 +213,10 @@ def add_parts(
     """Trains on PyTorch with a function that adds a part and one that updates."""
     _check_one_process(model.micro_batches)
     weights = model.trainable_weights
-    zero = ops.zeros((), "float32")
-    sums = zero, zero, [ops.zeros(weight.shape, "float32") for weight in weights]
+    # Each sum is a tensor of its own, since a graph keeps its inputs apart.
+    shapes = [(), (), *(weight.shape for weight in weights)]
+    zeros = [ops.zeros(shape, "float32") for shape in shapes]
+    sums: Sums = zeros[0], zeros[1], zeros[2:]
     for index in range(model.micro_batches):
         sums = add(sums, _part(parts, index))
     total, total_loss, gradients = sums

@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
-from keras import ops, tree
-
-from keras_transformer.types import Tensor
+from keras import tree
 
 MAX_SHAPES = 64  # Further shapes of batches run eagerly.
-# With the random generator of eager PyTorch, a graph draws the same masks of dropout.
-OPTIONS = {"fallback_random": True}
+# Of the compiler. With the random generator of eager PyTorch, dropout has equal masks.
+OPTIONS: dict[str, Any] = {"fallback_random": True}
 
 _IS_RECORDING: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "is_recording", default=False
@@ -83,15 +81,10 @@ class StepGraph:
                     is_about_shapes=True,
                 )
             try:
-                graph = torch.compile(
-                    self._record(arguments, leaves),
-                    fullgraph=True,
-                    dynamic=False,
-                    options=OPTIONS,
-                )
+                graph = compile_graph(self._record(arguments, leaves))
                 outputs = graph(self._values, leaves)  # Compiles first.
             except Exception as error:
-                raise NoGraphError(_first_line(error)) from error
+                raise NoGraphError(_reason(error)) from error
         self._graphs[key] = graph
         return outputs
 
@@ -117,8 +110,17 @@ class StepGraph:
             return tree.map_structure(lambda x: x if x is None else x.detach(), outputs)
 
         record = make_fx(pure, tracing_mode="fake", _allow_non_fake_inputs=True)
+        # `make_fx` takes two inputs that are the same tensor for one input.
+        apart = [x if x is None else x.detach() for x in leaves]
         with _recording():
-            return record(self._values, leaves)
+            return record(self._values, apart)
+
+
+def compile_graph(graph: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the recorded graph for `torch.compile`, which compiles it when called."""
+    import torch
+
+    return torch.compile(graph, fullgraph=True, dynamic=False, options=OPTIONS)
 
 
 @contextlib.contextmanager
@@ -135,17 +137,22 @@ def shapes_of(leaves: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(x if x is None else (x.shape, x.dtype, x.device) for x in leaves)
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"
+def _reason(error: BaseException) -> str:
+    name = type(error).__name__
+    if "DataDependent" in name:
+        return "a number of Python depends on the value of a tensor"
+    # Keras writes where an error occurred before its message, which is bold.
+    text = str(error).partition("\x1b[1m")[2].partition("\x1b[0m")[0] or str(error)
+    first, *_ = text.strip().splitlines() or [""]
+    return f"{name}: {first.rstrip('.')}"
 
 
 class Replayed:
     """A step whose kernels a GPU starts by itself; elsewhere the step as it is.
 
     The first step of each shape runs from Python, the second one is captured as a CUDA
-    graph, which is then replayed. All tensors but the arguments must stay the same
-    tensors.
+    graph, which is then replayed. All tensors that the step uses, except its arguments,
+    must stay the same tensors.
 
     Args:
         step: function of nested tensors that returns nested tensors.
@@ -153,44 +160,56 @@ class Replayed:
 
     def __init__(self, step: Callable[..., Any]) -> None:
         self._step = step
-        self._replays: dict[Any, Callable[..., Any] | None] = {}
+        # Of each combination of shapes: the step, and after its second call its graph.
+        self._steps: dict[Any, Callable[..., Any]] = {}
         self._pool: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
         leaves = tree.flatten(arguments)
-        key = shapes_of(leaves)
         if not any(x is not None and x.is_cuda for x in leaves):
             return self._step(*arguments)
-        if key not in self._replays:
+        key = shapes_of(leaves)
+        if key not in self._steps:
             outputs = self._step(*arguments)
-            self._replays[key] = None
+            self._steps[key] = self._capture_and_replay
             return outputs
-        if self._replays[key] is None:
-            self._replays[key] = self._capture(arguments, leaves)
-        replay = self._replays[key]
-        assert replay is not None
-        return replay(leaves)
+        return self._steps[key](*arguments)
 
-    def _capture(
-        self, arguments: Any, leaves: list[Any]
-    ) -> Callable[[list[Any]], Any]:
+    def _capture_and_replay(self, *arguments: Any) -> Any:
+        key = shapes_of(tree.flatten(arguments))
+        try:
+            self._steps[key] = self._capture(arguments)
+        except RuntimeError as error:
+            self._steps[key] = self._step
+            warnings.warn(
+                f"The GPU runs each kernel of a step from Python: {_reason(error)}",
+                stacklevel=2,
+            )
+        return self._steps[key](*arguments)
+
+    def _capture(self, arguments: Any) -> Callable[..., Any]:
         import torch
 
-        inputs = [x if x is None else x.clone() for x in leaves]
+        inputs = tree.map_structure(_cloned, arguments)
+        held = [x for x in tree.flatten(inputs) if x is not None]
         graph = torch.cuda.CUDAGraph()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         # Other threads, which prepare batches, may use the GPU meanwhile.
-        mode = {"capture_error_mode": "thread_local"}
+        mode: dict[str, Any] = {"capture_error_mode": "thread_local"}
         with torch.cuda.graph(graph, pool=self._pool, **mode):
-            outputs = self._step(*tree.pack_sequence_as(arguments, inputs))
+            outputs = self._step(*inputs)
 
-        def replay(leaves: list[Any]) -> Any:
-            for held, new in zip(inputs, leaves, strict=True):
-                if held is not None:
-                    held.copy_(new, non_blocking=True)
+        def replay(*arguments: Any) -> Any:
+            new = [x for x in tree.flatten(arguments) if x is not None]
+            for tensor, value in zip(held, new, strict=True):
+                tensor.copy_(value)
             graph.replay()
             # The next replay writes to the same tensors.
-            return tree.map_structure(lambda x: x if x is None else x.clone(), outputs)
+            return tree.map_structure(_cloned, outputs)
 
         return replay
+
+
+def _cloned(x: Any) -> Any:
+    return x if x is None else x.clone()

@@ -242,25 +242,25 @@ class TokenTrainer(keras.Model):
         """
 
     def make_train_function(self, force: bool = False) -> None:
-        before = self.train_function
-        super().make_train_function(force)  # type: ignore[misc]
-        if self.train_function is not before:
-            function = with_equal_batches(self.train_function)
-            self.train_function = compiled_function(self, "train_step", function)
+        if force or self.train_function is None:
+            self.train_function = compiled_function(self, "train_step")
+        if self.train_function is None:
+            super().make_train_function()  # type: ignore[misc]
+            function: Any = self.train_function
+            self.train_function = with_equal_batches(function)
 
     def make_test_function(self, force: bool = False) -> None:
-        before = self.test_function
-        super().make_test_function(force)  # type: ignore[misc]
-        if self.test_function is not before:
-            function = self.test_function
-            self.test_function = compiled_function(self, "test_step", function)
+        if force or self.test_function is None:
+            self.test_function = compiled_function(self, "test_step")
+        if self.test_function is None:
+            super().make_test_function()  # type: ignore[misc]
 
-    def make_predict_function(self, force: bool = False) -> None:
-        before = self.predict_function
-        super().make_predict_function(force)  # type: ignore[misc]
-        if self.predict_function is not before:
-            function = self.predict_function
-            self.predict_function = compiled_function(self, "predict_step", function)
+    def make_predict_function(self, force: bool = False) -> Any:
+        if force or self.predict_function is None:
+            self.predict_function = compiled_function(self, "predict_step")
+        if self.predict_function is None:
+            super().make_predict_function()  # type: ignore[misc]
+        return self.predict_function
 
     def _check_devices(self) -> None:
         check_created_within(
