@@ -50,7 +50,7 @@ class _CompiledFunction:
     """Runs a step of a model as a graph, or eagerly if it has none."""
 
     def __init__(self, model: keras.Model, name: str) -> None:
-        self._model, self._name = model, name
+        self._trainer, self._name = model, name
         self._signature: object = None
         self._step: Callable[[Batch], Any] | None = None
         self._reasons: set[str] = set()
@@ -69,11 +69,11 @@ class _CompiledFunction:
                 if not error.is_about_shapes:
                     self._step = None
         with torch.set_grad_enabled(self._name == "train_step"):
-            return getattr(self._model, self._name)(batch)
+            return getattr(self._trainer, self._name)(batch)
 
     def _make_step(self) -> None:
         """Makes a step without graphs if the model has other variables than before."""
-        model = self._model
+        model = self._trainer
         variables = [*model.variables, *model.metrics_variables]
         signature = [(id(v), v.trainable) for v in variables]
         if signature == self._signature:
@@ -112,7 +112,7 @@ class _TrainingStep:
         variables: list[keras.Variable],
         warn: Callable[[str, NoGraphError], None],
     ) -> None:
-        self._model, self._warn = model, warn
+        self._trainer, self._warn = model, warn
         self._weights = model.trainable_weights
         optimizer: Any = model.optimizer
         # The scale of the loss may be a variable of the optimizer.
@@ -130,30 +130,30 @@ class _TrainingStep:
         self._add = Replayed(StepGraph(functools.partial(add_part, model), state))
 
     def __call__(self, batch: Batch) -> Logs:
-        model = self._model
+        model = self._trainer
         logs: Logs
         if model.micro_batches > 1:
             parts = split_batch(batch, model)
             rows = ops.shape(tree.flatten(batch[1])[0])[0]
-            apply = functools.partial(self._apply, self._run_update)
+            apply = functools.partial(self._apply_gradients, self._run_update)
             return add_parts(model, parts, rows, self._add, apply)
         if self._has_update:
             logs = self._run(batch)
         else:
             gradients, logs = self._run_gradients(batch)
-            self._apply(self._run_update, gradients)
+            self._apply_gradients(self._run_update, gradients)
         return logs
 
     def _compute_and_apply(self, batch: Batch) -> Logs:
         logs: Logs
         gradients, logs = self._gradients(batch)
-        self._apply(self._update, gradients)
+        self._apply_gradients(self._update, gradients)
         return logs
 
     def _compute_gradients(self, batch: Batch) -> tuple[list[Tensor | None], Logs]:
         import torch
 
-        model = self._model
+        model = self._trainer
         x, y, sample_weight = batch
         y_pred = model(x, training=True)
         loss = model.compute_loss(x, y, y_pred, sample_weight, training=True)
@@ -165,7 +165,7 @@ class _TrainingStep:
         return list(gradients), model.compute_metrics(x, y, y_pred, sample_weight)
 
     def _compute_update(self, gradients: list[Tensor | None]) -> None:
-        optimizer: Any = self._model.optimizer
+        optimizer: Any = self._trainer.optimizer
         # PyTorch's optimizers of Keras write into the values that they receive.
         state = [ops.copy(variable.value) for variable in optimizer.variables]
         values = [ops.copy(variable.value) for variable in self._weights]
@@ -174,7 +174,7 @@ class _TrainingStep:
             for variable, value in zip(variables, new, strict=True):
                 variable.assign(value)
 
-    def _apply(
+    def _apply_gradients(
         self, update: Callable[..., object], gradients: list[Tensor | None]
     ) -> None:
         import torch
@@ -187,4 +187,4 @@ class _TrainingStep:
                 self._warn("update of the optimizer", error)
                 self._has_update = False
         with torch.no_grad():
-            self._model.optimizer.apply(gradients, self._weights)
+            self._trainer.optimizer.apply(gradients, self._weights)

@@ -58,7 +58,7 @@ class StepGraph:
     def __init__(
         self, function: Callable[..., Any], variables: Sequence[keras.Variable]
     ) -> None:
-        self._function, self._variables = function, variables
+        self._function, self._state = function, variables
         self._values = [variable.value.detach() for variable in variables]  # type: ignore[attr-defined]
         self._graphs: dict[Any, Callable[..., Any]] = {}
 
@@ -95,9 +95,9 @@ class StepGraph:
         def pure(values: list[Any], leaves: list[Any]) -> Any:
             inner = [
                 value.detach().requires_grad_(variable.trainable)
-                for variable, value in zip(self._variables, values, strict=True)
+                for variable, value in zip(self._state, values, strict=True)
             ]
-            mapping = list(zip(self._variables, inner, strict=True))
+            mapping = list(zip(self._state, inner, strict=True))
             with (
                 torch.enable_grad(),
                 keras.StatelessScope(mapping, collect_losses=True) as scope,
@@ -113,7 +113,9 @@ class StepGraph:
         # `make_fx` takes two inputs that are the same tensor for one input.
         apart = [x if x is None else x.detach() for x in leaves]
         with _recording():
-            return record(self._values, apart)
+            graph = record(self._values, apart)
+        _place_constants(graph, apart + self._values)
+        return graph
 
 
 def compile_graph(graph: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,6 +123,29 @@ def compile_graph(graph: Callable[..., Any]) -> Callable[..., Any]:
     import torch
 
     return torch.compile(graph, fullgraph=True, dynamic=False, options=OPTIONS)
+
+
+def _place_constants(graph: Any, tensors: list[Any]) -> None:
+    """Makes numbers of a graph on the device of its tensors.
+
+    They are recorded as tensors on the CPU, which a CUDA graph cannot copy.
+    """
+    import torch
+
+    device = next(x.device for x in tensors if x is not None)
+    for node in graph.graph.find_nodes(op="get_attr"):
+        value = getattr(graph, node.target)
+        if not value.shape:
+            with graph.graph.inserting_before(node):
+                options = {"dtype": value.dtype, "device": device}
+                number = graph.graph.call_function(
+                    torch.scalar_tensor, (value.item(),), options
+                )
+            node.replace_all_uses_with(number)
+            graph.graph.erase_node(node)
+        elif value.device != device:
+            setattr(graph, node.target, value.to(device))
+    graph.recompile()
 
 
 @contextlib.contextmanager
