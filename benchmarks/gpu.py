@@ -33,7 +33,8 @@ LIMITS = {
     "ours, torch-eager": 100,
     "ours, jax": 150,
     "own-masks": 240,  # "ours, torch-compiled" with the random generator of inductor
-    "tests": 200,
+    "tests": 120,
+    "tests, compiled": 180,
     "decoding, torch": 150,
     "decoding, jax": 150,
 }
@@ -118,9 +119,14 @@ def run_part(part: str, setting: str, path: str, end: float) -> None:
         "PYTHONPATH": f"{pathlib.Path.cwd()}:{os.environ.get('PYTHONPATH', '')}",
     }
     command = [sys.executable, __file__, "--child", part, setting, path]
-    if part == "tests":
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", *TESTS]
-        command += ["-p", "no:cacheprovider"]
+    if part.startswith("tests"):
+        command = [sys.executable, "-m", "pytest", "-W", "default", "--tb=short"]
+        command += ["-p", "no:cacheprovider", "--disable-warnings"]
+        command += ["--show-capture=no"]
+        if part == "tests":
+            command += ["-m", "not slow", *TESTS]
+        else:
+            command += ["-k", "compiled and (modern or micro)", TESTS[0]]
     elif part.startswith("decoding"):
         size = json.loads(setting)["size"]
         command = [

@@ -113,7 +113,10 @@ class TokenTrainer(keras.Model):
                 both losses plus α / 2 times the divergence of the two predictions
                 (`r_drop_loss`). This is half of equation 4 of the paper. A step takes
                 twice as long.
-            **kwargs: further arguments of `keras.Model.compile`.
+            **kwargs: further arguments of `keras.Model.compile`. On PyTorch,
+                `jit_compile="auto"` is `True` on a GPU: a step is compiled once for
+                each shape of batch, and draws the same masks of dropout as without. A
+                warning says why a step cannot be compiled and runs eagerly.
 
         Raises:
             ValueError: if an argument is out of its range, if the loss is not a mean

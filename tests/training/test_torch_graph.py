@@ -52,9 +52,11 @@ OPTIONS = {
 
 @pytest.fixture(params=["recorded", pytest.param("compiled", marks=pytest.mark.slow)])
 def compiler(request, monkeypatch):
-    """A recorded graph runs at once; the compiler takes a minute for a test."""
-    if request.param == "recorded":
-        monkeypatch.setattr(step_graph, "compile_graph", lambda graph: graph)
+    """Returns a tolerance. The compiler, which adds in another order, takes a minute."""
+    if request.param == "compiled":
+        return 1e-5
+    monkeypatch.setattr(step_graph, "compile_graph", lambda graph: graph)
+    return 1e-6
 
 
 @pytest.fixture
@@ -103,12 +105,12 @@ def count_graphs(model):
     return len(model.train_function._step._gradients._graphs)
 
 
-def assert_equal_runs(make, options, tolerance=1e-6):
+def assert_equal_runs(make, options, tolerance):
     _, eager_logs, eager = train(False, make, options)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)  # There is no fallback.
         model, logs, values = train(True, make, options)
-    np.testing.assert_allclose(logs, eager_logs, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(logs, eager_logs, rtol=1e-6, atol=1e-6)
     for value, expected in zip(values, eager, strict=True):
         np.testing.assert_allclose(value, expected, rtol=tolerance, atol=tolerance)
     return model
@@ -117,13 +119,13 @@ def assert_equal_runs(make, options, tolerance=1e-6):
 @pytest.mark.parametrize("design", DESIGNS)
 def test_a_graph_equals_the_eager_step(design, compiler):
     """With dropout, whose masks are equal, and a last batch of another shape."""
-    model = assert_equal_runs(DESIGNS[design], OPTIONS["plain"])
+    model = assert_equal_runs(DESIGNS[design], OPTIONS["plain"], compiler)
     assert count_graphs(model) == 2
 
 
 @pytest.mark.parametrize("options", [name for name in OPTIONS if name != "plain"])
 def test_options_of_compile_are_part_of_the_graph(options, compiler):
-    assert_equal_runs(DESIGNS["post-norm"], OPTIONS[options])
+    assert_equal_runs(DESIGNS["post-norm"], OPTIONS[options], compiler)
 
 
 def test_bfloat16_trains_as_eager_steps_do(compiler):
