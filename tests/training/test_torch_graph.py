@@ -52,7 +52,7 @@ OPTIONS = {
 
 @pytest.fixture(params=["recorded", pytest.param("compiled", marks=pytest.mark.slow)])
 def compiler(request, monkeypatch):
-    """Returns a tolerance. The compiler, which adds in another order, takes a minute."""
+    """Returns a tolerance. The compiler adds in another order, and takes a minute."""
     if request.param == "compiled":
         return 1e-5
     monkeypatch.setattr(step_graph, "compile_graph", lambda graph: graph)
