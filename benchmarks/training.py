@@ -42,7 +42,11 @@ from measuring import (
 )
 
 SIZES = ("tiny", "small", "base", "big")
-BACKENDS = ("jax", "torch", "tensorflow", "tensorflow-xla")
+# With a suffix: `jit_compile=False` after "-eager", otherwise `jit_compile=True`.
+BACKENDS = (
+    *("jax", "tensorflow", "tensorflow-xla"),
+    *("torch", "torch-compiled", "torch-eager"),
+)
 PEERS = ("keras_hub", "transformer", "transformer-compiled", "marian")
 VOCABULARY_SIZE = 8000
 LABEL_SMOOTHING = 0.1
@@ -69,6 +73,8 @@ class Setting:
     dropout: float
     dtype: str = "float32"  # dtype policy of Keras
     attention_dropout: float | None = None  # of ours; `None` = `dropout`
+    vocabulary_size: int = VOCABULARY_SIZE
+    tie_embeddings: str | None = None  # of ours; the others tie all embeddings
 
     @property
     def dimensions(self) -> dict[str, int]:
@@ -122,7 +128,7 @@ def parse_arguments() -> argparse.Namespace:
         help="of sources and targets without `--source` and `--target`",
     )
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["tiny", "small"])
-    parser.add_argument("--backends", nargs="*", choices=BACKENDS, default=BACKENDS)
+    parser.add_argument("--backends", nargs="*", choices=BACKENDS, default=BACKENDS[:4])
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
     parser.add_argument("--tokens-per-batch", type=int, default=2048, metavar="N")
     parser.add_argument("--dropout", type=float, default=0.1, metavar="RATE")
@@ -191,25 +197,48 @@ def print_table(
         )
 
 
-def measure(side: str, setting: Setting, path: str, passes: int) -> Figures:
-    """Builds and trains a side. Runs in the process of the side."""
-    kind, _, build = side.partition(", ")
-    kind, _, compiled = kind.partition("-")
-    is_compiled = bool(compiled or build.partition("-")[2])
-    with np.load(path) as arrays:
-        ids = [arrays[str(number)] for number in range(len(arrays.files))]
-    batches: list[Batch] = list(zip(*[iter(ids)] * 3, strict=True))
+def measure(
+    side: str,
+    setting: Setting,
+    path: str,
+    passes: int,
+    after: Callable[[Train, list[Batch]], Figures] | None = None,
+) -> Figures:
+    """Builds and trains a side. Runs in the process of the side.
+
+    Args:
+        side: str, its name.
+        setting: the model.
+        path: str, the file of the batches.
+        passes: int, number of measured passes over the batches.
+        after: `None`, or a function that measures further figures.
+    """
+    batches = read_batches(path)
     shapes = list({shape_of(batch): batch for batch in batches}.values())
-    importlib.import_module(LIBRARIES[kind])
+    importlib.import_module(LIBRARIES[kind_of(side)])
     before = reset_peak()
-    train = KINDS[kind](setting, is_compiled)
+    train = start(side, setting)
     first, second = train(shapes, 2)
     _, *taken = train(batches, 1 + passes)
+    extra_mb = peak_mb() - before
     return {
         "tokens_per_second": tokens(batches) / statistics.median(taken),
         "compile_seconds": first - second,
-        "extra_mb": peak_mb() - before,
+        "extra_mb": extra_mb,
+        **(after(train, batches) if after else {}),
     }
+
+
+def kind_of(side: str) -> str:
+    return side.partition(", ")[0].partition("-")[0]
+
+
+def start(side: str, setting: Setting) -> Train:
+    """Builds the model of a side."""
+    kind, _, build = side.partition(", ")
+    form = kind.partition("-")[2] or build.partition("-")[2]
+    is_compiled = form != "eager" if form else "auto"
+    return KINDS[kind_of(side)](setting, is_compiled)
 
 
 # Batches.
@@ -225,7 +254,11 @@ def tokens(batches: list[Batch]) -> int:
 
 
 def make_random_batches(
-    path: str, lengths: tuple[int, int], tokens_per_batch: int, steps: int
+    path: str,
+    lengths: tuple[int, int],
+    tokens_per_batch: int,
+    steps: int,
+    vocabulary_size: int = VOCABULARY_SIZE,
 ) -> str:
     """Writes batches of random ids of one shape and returns a description.
 
@@ -235,7 +268,7 @@ def make_random_batches(
     rows = tokens_per_batch // lengths[1]
 
     def random_ids(length: int) -> np.ndarray:
-        ids = rng.integers(4, VOCABULARY_SIZE, (rows, length), dtype="int32")
+        ids = rng.integers(4, vocabulary_size, (rows, length), dtype="int32")
         real = rng.integers(length - length // 8, length + 1, (rows, 1))
         real[0] = length
         return np.where(np.arange(length) < real, ids, 0).astype("int32")
@@ -273,6 +306,12 @@ def make_batches(
     return write(path, [ordered[number] for number in chosen])
 
 
+def read_batches(path: str) -> list[Batch]:
+    with np.load(path) as arrays:
+        ids = [arrays[str(number)] for number in range(len(arrays.files))]
+    return list(zip(*[iter(ids)] * 3, strict=True))
+
+
 def write(path: str, batches: list[Batch]) -> str:
     ids = [ids for batch in batches for ids in batch]
     np.savez(path, **{str(number): array for number, array in enumerate(ids)})
@@ -286,7 +325,7 @@ def write(path: str, batches: list[Batch]) -> str:
 # Keras.
 
 
-def build_ours(setting: Setting, is_compiled: bool) -> Train:
+def build_ours(setting: Setting, is_compiled: bool | str) -> Train:
     import keras
 
     import keras_transformer as kt
@@ -297,7 +336,8 @@ def build_ours(setting: Setting, is_compiled: bool) -> Train:
         normalize_first=True,
         dropout=setting.dropout,
         attention_options=None if attention is None else {"dropout": attention},
-        vocabulary_size=VOCABULARY_SIZE,
+        vocabulary_size=setting.vocabulary_size,
+        tie_embeddings=setting.tie_embeddings,
         dtype=setting.dtype,
     )
     if keras.backend.backend() == "torch":
@@ -306,12 +346,12 @@ def build_ours(setting: Setting, is_compiled: bool) -> Train:
         optimizer=adam(),
         loss=kt.LabelSmoothedCrossEntropy(LABEL_SMOOTHING),
         metrics=[kt.MaskedTokenAccuracy(), kt.Perplexity()],
-        jit_compile=is_compiled or "auto",
+        jit_compile=is_compiled,
     )
     return fit(model)
 
 
-def build_keras_hub(setting: Setting, is_compiled: bool) -> Train:
+def build_keras_hub(setting: Setting, is_compiled: bool | str) -> Train:
     import keras
 
     keras.config.set_dtype_policy(setting.dtype)
@@ -321,7 +361,7 @@ def build_keras_hub(setting: Setting, is_compiled: bool) -> Train:
         # Label smoothing requires one-hot targets, which are much slower.
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         weighted_metrics=[keras.metrics.SparseCategoricalAccuracy()],
-        jit_compile=is_compiled or "auto",
+        jit_compile=is_compiled,
     )
     return fit(model, has_weights=True)
 
@@ -344,7 +384,7 @@ def keras_hub_model(setting: Setting) -> Any:
     }
     source_ids, target_ids = inputs.values()
     embedding = keras_nlp.layers.ReversibleEmbedding(
-        VOCABULARY_SIZE, size["hidden_dim"]
+        setting.vocabulary_size, size["hidden_dim"]
     )
     encoder_mask, decoder_mask = (
         ops.not_equal(source_ids, 0),
@@ -446,7 +486,9 @@ def allow_tf32() -> None:
         torch.set_float32_matmul_precision("high")
 
 
-def torch_loop(model: Any, logits_of: Any, setting: Setting, compiled: bool) -> Train:
+def torch_loop(
+    model: Any, logits_of: Any, setting: Setting, compiled: bool | str
+) -> Train:
     """Returns a function that trains a model of PyTorch."""
     import torch
 
@@ -467,7 +509,7 @@ def torch_loop(model: Any, logits_of: Any, setting: Setting, compiled: bool) -> 
                 label_smoothing=LABEL_SMOOTHING,
             )
 
-    call = torch.compile(loss_of) if compiled else loss_of
+    call = torch.compile(loss_of) if compiled is True else loss_of
 
     def epoch(batches: list[Batch]) -> float:
         start = clock()
@@ -482,14 +524,14 @@ def torch_loop(model: Any, logits_of: Any, setting: Setting, compiled: bool) -> 
     return lambda batches, epochs: [epoch(batches) for _ in range(epochs)]
 
 
-def build_transformer(setting: Setting, is_compiled: bool) -> Train:
+def build_transformer(setting: Setting, is_compiled: bool | str) -> Train:
     """`nn.Transformer` with tied embeddings and output."""
     import torch
     from torch import nn
 
     size = setting.dimensions
     width = size["hidden_dim"]
-    embedding = nn.Embedding(VOCABULARY_SIZE, width)
+    embedding = nn.Embedding(setting.vocabulary_size, width)
     nn.init.normal_(embedding.weight, std=width**-0.5)
     angles = torch.arange(512)[:, None] / 10000 ** (torch.arange(0, width, 2) / width)
     positions = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
@@ -528,9 +570,11 @@ def build_transformer(setting: Setting, is_compiled: bool) -> Train:
     return torch_loop(model, logits_of, setting, is_compiled)
 
 
-def build_marian(setting: Setting, is_compiled: bool) -> Train:
+def build_marian(setting: Setting, is_compiled: bool | str) -> Train:
     rates = {"dropout": setting.dropout, "attention_dropout": setting.dropout}
-    model = marian_model(setting.dimensions, use_cache=False, **rates)
+    model = marian_model(
+        setting.dimensions, setting.vocabulary_size, use_cache=False, **rates
+    )
 
     def logits_of(sources: Any, inputs: Any) -> Any:
         return model(
@@ -540,13 +584,15 @@ def build_marian(setting: Setting, is_compiled: bool) -> Train:
     return torch_loop(model, logits_of, setting, is_compiled)
 
 
-def marian_model(size: dict[str, int], **options: Any) -> Any:
+def marian_model(
+    size: dict[str, int], vocabulary_size: int = VOCABULARY_SIZE, **options: Any
+) -> Any:
     """Returns Hugging Face's Marian with random weights."""
     from transformers import MarianConfig, MarianMTModel
 
     return MarianMTModel(
         MarianConfig(
-            vocab_size=VOCABULARY_SIZE,
+            vocab_size=vocabulary_size,
             d_model=size["hidden_dim"],
             encoder_layers=size["num_layers"],
             decoder_layers=size["num_layers"],
@@ -566,7 +612,7 @@ def marian_model(size: dict[str, int], **options: Any) -> Any:
     )
 
 
-KINDS: dict[str, Callable[[Setting, bool], Train]] = {
+KINDS: dict[str, Callable[[Setting, bool | str], Train]] = {
     "ours": build_ours,
     "keras_hub": build_keras_hub,
     "transformer": build_transformer,

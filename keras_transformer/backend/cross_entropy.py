@@ -2,8 +2,8 @@
 
 The logits of a batch are the largest tensor of a training step. On a CPU, allocating
 another tensor of that size takes longer than computing its values. XLA and TensorFlow
-reuse the memory of tensors that are no longer needed. PyTorch copies a tensor in every
-operation that is not in place.
+reuse the memory of tensors that are no longer needed. Outside a `StepGraph`, PyTorch
+copies a tensor in every operation that is not in place.
 """
 
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.backend.step_graph import is_recording
 from keras_transformer.types import Tensor, TokenIds
 
 CHUNK_SIZE = 2**18  # Logits that PyTorch exponentiates at a time.
@@ -56,6 +57,8 @@ def _gradient(
 def _torch_logsumexp(logits: Any) -> Tensor:
     import torch
 
+    if is_recording() or logits.is_cuda:
+        return torch.logsumexp(logits, dim=-1)
     chunks = logits.split(max(1, CHUNK_SIZE // logits.shape[-1]))
     return torch.cat([torch.logsumexp(chunk, dim=-1) for chunk in chunks])
 
@@ -66,6 +69,10 @@ def _torch_gradient(
     import torch
 
     result = torch.softmax(logits, dim=-1)
+    if is_recording():  # One kernel, without copies.
+        ids = torch.arange(logits.shape[-1], device=logits.device)
+        hits = torch.where(ids == targets[:, None], on_target[:, None], 0.0)
+        return (result - smoothing) * scale[:, None] - hits
     if torch.is_grad_enabled():  # The gradient is differentiated again.
         result = (result - smoothing) * scale[:, None]
         return result.scatter_add(1, targets[:, None].long(), -on_target[:, None])

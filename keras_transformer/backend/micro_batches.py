@@ -1,5 +1,6 @@
 """Training steps whose gradients are accumulated over parts of a batch."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -29,11 +30,11 @@ def train_in_micro_batches(model: keras.Model, *args: Any) -> Any:
     """
     *state, data = args  # On JAX the state and the data, otherwise the data.
     batch = unpack_x_y_sample_weight(data)
-    rows, parts = ops.shape(batch[1])[0], _split(batch, model)
+    rows, parts = ops.shape(batch[1])[0], split_batch(batch, model)
     return _STEPS[keras.backend.backend()](model, parts, rows, *state)
 
 
-def _split(batch: Batch, model: keras.Model) -> Batch:
+def split_batch(batch: Batch, model: keras.Model) -> Batch:
     """Reshapes tensors `(batch, …)` to `(micro_batches, rows, …)`.
 
     Rows of padding are added if the batch is not divisible, and to the end of each
@@ -181,27 +182,56 @@ def _check_one_process(micro_batches: int) -> None:
         )
 
 
+# Sums of PyTorch over micro-batches: of the weights, the losses and the gradients.
+Sums: TypeAlias = tuple[Tensor, Tensor, list[Tensor]]
+
+
+def add_part(model: keras.Model, sums: Sums, part: Batch) -> Sums:
+    """Adds loss and gradients of a micro-batch on PyTorch, and updates the metrics."""
+    import torch
+
+    total, total_loss, gradients = sums
+    x, y, sample_weight = part
+    y_pred = model(x, training=True)
+    loss = model.compute_loss(x, y, y_pred, sample_weight, training=True)
+    values: list[Any] = [variable.value for variable in model.trainable_weights]
+    scaled = model.optimizer.scale_loss(loss)
+    new = torch.autograd.grad(scaled, values, materialize_grads=True)
+    weight = model.batch_weight(y, sample_weight)
+    gradients = [a + weight * b for a, b in zip(gradients, new, strict=True)]
+    model.compute_metrics(x, y, y_pred, sample_weight)
+    return total + weight, total_loss + weight * loss.detach(), gradients
+
+
+def add_parts(
+    model: keras.Model,
+    parts: Batch,
+    rows: Size,
+    add: Callable[[Sums, Batch], Sums],
+    apply: Callable[[list[Tensor]], object],
+) -> Logs:
+    """Trains on PyTorch with a function that adds a part and one that updates."""
+    _check_one_process(model.micro_batches)
+    weights = model.trainable_weights
+    # Each sum is a tensor of its own, since a graph keeps its inputs apart.
+    shapes = [(), (), *(weight.shape for weight in weights)]
+    zeros = [ops.zeros(shape, "float32") for shape in shapes]
+    sums: Sums = zeros[0], zeros[1], zeros[2:]
+    for index in range(model.micro_batches):
+        sums = add(sums, _part(parts, index))
+    total, total_loss, gradients = sums
+    apply(_mean(gradients, total, weights))
+    return _log(model, total_loss, total, rows)
+
+
 def _torch(model: keras.Model, parts: Batch, rows: Size) -> Logs:
     import torch
 
-    _check_one_process(model.micro_batches)
-    weights = model.trainable_weights
-    values: list[Any] = [variable.value for variable in weights]
-    gradients = [ops.zeros(value.shape, "float32") for value in values]
-    total = total_loss = ops.zeros((), "float32")
-    for index in range(model.micro_batches):
-        x, y, sample_weight = _part(parts, index)
-        y_pred = model(x, training=True)
-        loss = model.compute_loss(x, y, y_pred, sample_weight, training=True)
-        scaled = model.optimizer.scale_loss(loss)
-        new = torch.autograd.grad(scaled, values, materialize_grads=True)
-        weight = model.batch_weight(y, sample_weight)
-        gradients = [a + weight * b for a, b in zip(gradients, new, strict=True)]
-        total, total_loss = total + weight, total_loss + weight * loss.detach()
-        model.compute_metrics(x, y, y_pred, sample_weight)
-    with torch.no_grad():
-        model.optimizer.apply(_mean(gradients, total, weights), weights)
-    return _log(model, total_loss, total, rows)
+    def apply(gradients: list[Tensor]) -> None:
+        with torch.no_grad():
+            model.optimizer.apply(gradients, model.trainable_weights)
+
+    return add_parts(model, parts, rows, functools.partial(add_part, model), apply)
 
 
 _STEPS: dict[str, Callable[..., Any]] = {

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, final
 import keras
 from keras import ops
 
+from keras_transformer.backend.step_graph import is_recording
 from keras_transformer.types import Mask, Tensor
 
 # A function of inputs and weights, whose result is nested tensors.
@@ -170,6 +171,8 @@ def _torch_remat(function: Function) -> Function:
     from torch.utils import checkpoint
 
     def call(inputs: list[Tensor], weights: list[Tensor]) -> object:
+        if is_recording():
+            raise NotImplementedError("layers are recomputed for the gradient")
         with checkpoint.set_checkpoint_early_stop(False):
             return checkpoint.checkpoint(function, inputs, weights, use_reentrant=False)
 

@@ -1,6 +1,7 @@
 """Residual connection with normalisation."""
 
 import keras
+from keras import ops
 
 from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
@@ -90,7 +91,7 @@ class Residual(keras.layers.Layer):
         )
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
         self.stochastic_depth_layer = keras.layers.Dropout(
-            stochastic_depth, noise_shape=(None, 1, 1), dtype=self.dtype_policy
+            stochastic_depth, dtype=self.dtype_policy
         )
 
     def build(self, inputs_shape: Shape, outputs_shape: Shape | None = None) -> None:
@@ -119,7 +120,11 @@ class Residual(keras.layers.Layer):
         if outputs is None:
             return self._normalize(inputs) if self.normalize_first else inputs
         outputs = self.dropout_layer(outputs, training=training)
-        outputs = self.stochastic_depth_layer(outputs, training=training)
+        if self.stochastic_depth and training:
+            # The same for all values of a row. With `noise_shape`, Keras draws from a
+            # new generator on PyTorch, which has no graph.
+            rows = ops.ones((ops.shape(outputs)[0], 1, 1), outputs.dtype)
+            outputs = outputs * self.stochastic_depth_layer(rows, training=True)
         total = inputs + outputs
         return total if self.normalize_first else self._normalize(total)
 

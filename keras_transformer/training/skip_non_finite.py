@@ -130,7 +130,10 @@ class SkipNonFinite(keras.optimizers.Optimizer):
         grads: list[Tensor | None],
         trainable_variables: list[Tensor],
     ) -> tuple[list[Tensor], list[Tensor]]:
-        before = trainable_variables, optimizer_variables
+        # On PyTorch, the inner optimizer may write into the values that it receives.
+        before = keras.tree.map_structure(
+            ops.copy, (trainable_variables, optimizer_variables)
+        )
         after = self._optimizer.stateless_apply(
             optimizer_variables, grads, trainable_variables
         )

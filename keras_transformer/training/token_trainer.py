@@ -7,6 +7,10 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
+from keras_transformer.backend.compiled_steps import (
+    compiled_function,
+    compiles_by_default,
+)
 from keras_transformer.backend.distribution import (
     build_optimizer,
     check_distribution,
@@ -78,6 +82,8 @@ class TokenTrainer(keras.Model):
     source_vocabulary_size: int = 0
     target_vocabulary_size: int = 0
     train_function: Any
+    test_function: Any
+    predict_function: Any
 
     def compile(
         self,
@@ -107,7 +113,10 @@ class TokenTrainer(keras.Model):
                 both losses plus α / 2 times the divergence of the two predictions
                 (`r_drop_loss`). This is half of equation 4 of the paper. A step takes
                 twice as long.
-            **kwargs: further arguments of `keras.Model.compile`.
+            **kwargs: further arguments of `keras.Model.compile`. On PyTorch,
+                `jit_compile="auto"` is `True` on a GPU: a step is compiled once for
+                each shape of batch, and draws the same masks of dropout as without. A
+                warning says why a step cannot be compiled and runs eagerly.
 
         Raises:
             ValueError: if an argument is out of its range, if the loss is not a mean
@@ -155,6 +164,9 @@ class TokenTrainer(keras.Model):
             optimizer = optimizer.with_loss_scaling()
             kwargs["auto_scale_loss"] = False
         super().compile(optimizer, loss, *args, **kwargs)
+        is_automatic = bound.get("jit_compile", "auto") == "auto"
+        if is_automatic and not bound.get("run_eagerly") and compiles_by_default():
+            self.jit_compile = True
         self._schedules = learning_rate_schedules(self.optimizer)
 
     @functools.wraps(keras.Model.fit, assigned=())
@@ -233,10 +245,25 @@ class TokenTrainer(keras.Model):
         """
 
     def make_train_function(self, force: bool = False) -> None:
-        before = self.train_function
-        super().make_train_function(force)  # type: ignore[misc]
-        if self.train_function is not before:
-            self.train_function = with_equal_batches(self.train_function)
+        if force or self.train_function is None:
+            self.train_function = compiled_function(self, "train_step")
+        if self.train_function is None:
+            super().make_train_function()  # type: ignore[misc]
+            function: Any = self.train_function
+            self.train_function = with_equal_batches(function)
+
+    def make_test_function(self, force: bool = False) -> None:
+        if force or self.test_function is None:
+            self.test_function = compiled_function(self, "test_step")
+        if self.test_function is None:
+            super().make_test_function()  # type: ignore[misc]
+
+    def make_predict_function(self, force: bool = False) -> Any:
+        if force or self.predict_function is None:
+            self.predict_function = compiled_function(self, "predict_step")
+        if self.predict_function is None:
+            super().make_predict_function()  # type: ignore[misc]
+        return self.predict_function
 
     def _check_devices(self) -> None:
         check_created_within(
