@@ -207,8 +207,8 @@ def _read_parallel(
     sources, targets = [*read_lines(source)], [*read_lines(references)]
     if len(sources) != len(targets):
         raise ValueError(
-            f"`references` must have as many lines as `source`; {references} has "
-            f"{len(targets):,} lines, and {source} has {len(sources):,}."
+            "`source` and `references` must have the same number of lines; received "
+            f"{source} with {len(sources):,} and {references} with {len(targets):,}."
         )
     return sources, targets
 

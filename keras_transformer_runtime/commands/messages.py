@@ -20,7 +20,6 @@ _ARGUMENT = re.compile(r"`(\w+)(?:=([^`]*))?`")
 
 # The parameter of a command for an argument of the library with another name.
 _OTHER_NAMES = {
-    "num_hypotheses": "n_best",
     "target": "references",
     "tokenize": "bleu_tokenize",
     "filepath": "folder",

@@ -50,7 +50,9 @@ NumHypotheses = Annotated[
 NumBeamGroups = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Number of groups of beams with different tokens, for n-best lists."
+        min=1,
+        help="Number of groups of beams with different tokens.",
+        show_default="1",
     ),
 ]
 DiversityPenalty = Annotated[

@@ -39,6 +39,7 @@ from keras_transformer_runtime.commands.parameters import (
 )
 from keras_transformer_runtime.engines.engine import Engine
 from keras_transformer_runtime.engines.generation_options import (
+    NUM_BEAMS,
     GenerationOptions,
     GivenOptions,
 )
@@ -166,7 +167,7 @@ def translate_command(
         many_texts=source != DASH,
         verbose=not quiet,
     )
-    options = opened.options.with_given(**given)
+    options = _options(opened, given)
     translator: LineTranslator = EngineTranslator(opened, options, prefix)
     if dictionary is not None or workers > 1:
         translator = _keras_translator(opened, options, batch_size, dictionary, workers)
@@ -190,6 +191,15 @@ def translate_command(
             too_long=too_long.value,
             verbose=int(has_bar),
         )
+
+
+def _options(engine: Engine, given: GivenOptions) -> GenerationOptions:
+    """Returns the options of the search; the samples of a text would differ."""
+    options = engine.options.with_given(**given)
+    if engine.options.samples and options == engine.options:
+        beams = options.with_given(num_beams=NUM_BEAMS)
+        return options if engine.refusal(beams) else beams
+    return options
 
 
 def _keras_translator(

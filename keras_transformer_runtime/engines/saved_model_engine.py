@@ -26,7 +26,7 @@ _OF_REQUESTS = ("stop", "seed")
 class SavedModelEngine(Engine):
     """Generates texts with a SavedModel that `export` has written.
 
-    It imports neither this library nor Keras. The SavedModel contains its search, so
+    It does not import `keras_transformer`. The SavedModel contains its search, so
     an option that differs from those of the export is refused. Each new shape of a
     batch is compiled at its first use.
 
@@ -120,16 +120,17 @@ class SavedModelEngine(Engine):
         self, text: str, options: GenerationOptions, prefix: str = ""
     ) -> Iterator[str]:
         self.check(options, bool(prefix))
-        if "continue" in self._signatures and options.num_hypotheses == 1:
-            return options.cut_pieces(self._pieces(text, options.seed))
+        # With a seed, the pieces would differ from the output of `generate`.
+        if "continue" in self._signatures and options.seed is None and not prefix:
+            return options.cut_pieces(self._pieces(text))
         prefixes = [prefix] if prefix else None
         [[best, *_]] = self.generate([text], options, prefixes=prefixes)
         return iter([best.text.removeprefix(prefix)])
 
-    def _pieces(self, text: str, seed: int | None) -> Iterator[str]:
+    def _pieces(self, text: str) -> Iterator[str]:
         """Yields what a language model writes, a few tokens at a time."""
         state, written, done = "", "", False
-        seeds = self._seeds(1, seed)
+        seeds = self._seeds(1, None)
         while not done:
             found = self._call("continue", text=[text], state=[state], seed=seeds)
             whole, state = (found[name][0].decode() for name in ("text", "state"))

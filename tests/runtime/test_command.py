@@ -110,7 +110,7 @@ def test_translate(original, folder, tmp_path):
 def test_translate_n_best(model, folder, tmp_path):
     target = tmp_path / "target"
     files = folder / "model.keras", folder / "source", target
-    assert run("translate", *files, "--n-best", 2, "--quiet").exit_code == 0
+    assert run("translate", *files, "--num-hypotheses", 2, "--quiet").exit_code == 0
     expected = model.generate(TEXTS, BeamSearch(num_hypotheses=2))
     lines = [line.split(" ||| ") for line in target.read_text().splitlines()]
     found = [[text for i, text, _ in lines if int(i) == number] for number in range(3)]
@@ -118,7 +118,7 @@ def test_translate_n_best(model, folder, tmp_path):
 
 
 def test_translate_with_groups_of_beams(model, folder, failure):
-    options = ["--n-best", 2, "--num-beam-groups", 2, "--diversity-penalty", 3]
+    options = ["--num-hypotheses", 2, "--num-beam-groups", 2, "--diversity-penalty", 3]
     result = run("translate", folder / "model.keras", *options, pipe="abc\n")
     assert result.exit_code == 0, result.output
     groups = {"num_beam_groups": 2, "diversity_penalty": 3.0}
@@ -142,7 +142,7 @@ def test_translate_standard_input(arguments, model, folder):
 
 def test_translate_between_files_and_pipes(model, folder, tmp_path):
     path, target = folder / "model.keras", tmp_path / "target.gz"
-    options = ["--n-best", 2, "--num-beams", 3, "--quiet"]
+    options = ["--num-hypotheses", 2, "--num-beams", 3, "--quiet"]
     result = run("translate", path, folder / "source", *options)
     assert result.exit_code == 0 and not result.stderr
     assert len(result.stdout.splitlines()) == 5  # one for the empty text
@@ -199,7 +199,7 @@ def test_an_interrupt(pipes, folder, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     name = "translate_stream" if pipes else "translate_file"
-    monkeypatch.setattr(f"keras_transformer.inference.file_translation.{name}", stop)
+    monkeypatch.setattr(f"keras_transformer_runtime.commands.translate.{name}", stop)
     files = [] if pipes else [folder / "source", tmp_path / "target"]
     result = run("translate", folder / "model.keras", *files, "--quiet")
     assert result.exit_code == 130
@@ -231,7 +231,8 @@ def test_translate_refuses_a_named_pipe(folder, tmp_path):
         (["news.txt"], "news.txt must be a .keras file, the folder of a run, or the "),
         (["en.keras"], "en.keras must be a .keras file; it is damaged"),
         (["run/options.toml"], "--config {0}/run/options.toml --output {0}/run"),
-        (["run/saved_model.pb"], "it is a SavedModel, which `serve` and"),
+        (["run/saved_model.pb"], "run must contain keras_transformer.json, which"),
+        (["run/model.bin"], "run must contain keras_transformer.json, which"),
         (["run/notes"], "run must contain model.keras, as the folder of a run "),
         (["run/config.json"], "must have the file "),
     ],
@@ -569,7 +570,15 @@ def test_the_search_of_a_run(model, folder, tmp_path):
     write_json(tmp_path / "figures.json", {"length_penalty": 1.4})
 
     def output(path, *options):
-        arguments = path, folder / "source", "-", "--n-best", 2, "--quiet", *options
+        arguments = (
+            path,
+            folder / "source",
+            "-",
+            "--num-hypotheses",
+            2,
+            "--quiet",
+            *options,
+        )
         return run("translate", *arguments).stdout
 
     path = tmp_path / "model.keras"

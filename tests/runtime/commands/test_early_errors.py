@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from keras_transformer import export
 from keras_transformer_runtime.command import make_app
 from keras_transformer_runtime.commands import model_files
+from keras_transformer_runtime.engines.generation_options import GivenOptions
 
 pytestmark = pytest.mark.once("torch")
 
@@ -165,7 +166,10 @@ def test_options_of_formats(tmp_path):
     names = {name for known in model_files.OPTIONS.values() for name in known}
     for format, known in model_files.OPTIONS.items():
         writer = getattr(export, f"export_{format.value}")
-        assert names & {*inspect.signature(writer).parameters} == {*known}
+        accepted = {*inspect.signature(writer).parameters}
+        if "options" in accepted:
+            accepted |= {*GivenOptions.__annotations__}
+        assert names & accepted == {*known}
     options = ["--format", "onnx", "--card", "a=b"]
     result = CliRunner().invoke(
         make_app(), ["export", __file__, str(tmp_path / "new"), *options]

@@ -78,7 +78,7 @@ def test_a_prompt_is_sampled(model, lm):
 
 
 def test_options_of_sampling(model, lm):
-    options = ["--num-samples", 3, "--temperature", 0.5, "--top-p", 1, "--seed", 2]
+    options = ["--num-hypotheses", 3, "--temperature", 0.5, "--top-p", 1, "--seed", 2]
     found = output("generate", lm, "--prompt", "", *options, "--no-include-prompt")
     search = Sampling(num_samples=3, temperature=0.5)
     texts = model.generate("", search, seed=2)
@@ -94,7 +94,7 @@ def test_lines_of_a_pipe_are_prompts(model, lm):
 
 
 def test_several_texts_of_a_beam_search(model, lm):
-    options = ["--num-beams", 4, "--num-samples", 2, "--max-length", 5]
+    options = ["--num-beams", 4, "--num-hypotheses", 2, "--max-length", 5]
     found = output("generate", lm, "--prompt", "ab", *options)
     search = BeamSearch(4, num_hypotheses=2)
     texts = model.generate("ab", search, max_length=5, include_prompt=True)
@@ -160,8 +160,10 @@ def test_errors(lm, folder):
     assert "`top_p` is for sampling; received `top_p=0.5`" in failure(
         "generate", lm, *both
     )
-    assert "`top_p` must be above 0" in failure("generate", lm, "--top-p", 0)
-    message = "is a Seq2Seq. Use the command translate."
+    assert "`top_p` must be a finite number above 0" in failure(
+        "generate", lm, "--top-p", 0
+    )
+    message = "translates texts. Use the command translate."
     assert message in failure("generate", folder / "translator.keras", "--prompt", "a")
     message = "at most 12 tokens, .*; line 2 of the standard input has 13"
     assert re.search(message, failure("generate", lm, pipe=f"a\n{'ab' * 6}a\n"))
@@ -251,7 +253,9 @@ def test_options_of_the_other_kind_of_model(lm, folder, text):
     assert message in failure("evaluate", translator, text, text, "--stride", 3)
     result = run("evaluate", translator, text)
     assert result.exit_code == 2
-    assert "a Seq2Seq requires reference translations" in unwrapped(result.output)
+    assert "translator.keras requires reference translations" in unwrapped(
+        result.output
+    )
 
 
 def test_the_folder_of_a_run(model, text, tmp_path, monkeypatch):

@@ -29,7 +29,6 @@ COMMANDS = typer.main.get_command(make_app()).commands
         ("translate", "with `overwrite=True`", "with `--overwrite`"),
         ("translate", "`overwrite=False`", "no `--overwrite`"),
         ("translate", "`source`: `target='a b'`", "`SOURCE`: `'a b'`"),
-        ("translate", "`num_hypotheses=3`", "`--n-best 3`"),
         ("export", "`num_hypotheses=3`", "`--num-hypotheses 3`"),
         ("export", "`filepath` must", "`FOLDER` must"),
         ("export", "`quantization=None`", "no `--quantization`"),
