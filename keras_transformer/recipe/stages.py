@@ -6,6 +6,7 @@ from typing import Literal
 import keras
 
 from keras_transformer.backend.processes import is_first_process
+from keras_transformer.recipe.engines import can_export, export_with_own_search
 from keras_transformer.recipe.model import in_float32
 from keras_transformer.recipe.preparation import PreparedRun
 from keras_transformer.recipe.progress import EpochReport, HistoryFile, Reporter
@@ -40,6 +41,14 @@ def finish(run: PreparedRun, reporter: Reporter) -> TrainingResult:
         with reporter.phase(f"Exporting and checking {folder}"):
             texts = run.evaluator.check_texts
             model.export(folder, result.search, check_texts=texts, verbose=False)
+        if can_export(model):
+            folder = output / "ctranslate2"
+            with reporter.phase(f"Exporting and checking {folder}"):
+                chosen = export_with_own_search(
+                    model, result.search, run.evaluator, folder
+                )
+            if chosen:
+                reporter.print(f"  CTranslate2: {chosen}")
     # Last: its presence means a complete run.
     result.figures.write(output / FIGURES)
     return result

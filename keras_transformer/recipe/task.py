@@ -12,6 +12,8 @@ from keras_transformer.recipe.plan import Plan
 from keras_transformer.recipe.result import TrainingResult
 from keras_transformer.recipe.selection import Selection
 from keras_transformer.recipe.tokenizers import Tokenizers
+from keras_transformer_runtime.engines.engine import Engine
+from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 
@@ -20,6 +22,14 @@ class Datasets(NamedTuple):
 
     train: ParallelDataset | TextDataset
     valid: ParallelDataset | TextDataset
+
+
+class ChosenSearch(NamedTuple):
+    """The options of the search of an engine, chosen on the validation text."""
+
+    options: GenerationOptions
+    scores: dict[str, float]  # of the validation text, with these options
+    description: str  # as a phrase; "" without a choice
 
 
 class Evaluator(abc.ABC):
@@ -41,6 +51,10 @@ class Evaluator(abc.ABC):
     @abc.abstractmethod
     def result(self, model: GenerativeModel, selection: Selection) -> TrainingResult:
         """Scores the selected weights on the test text."""
+
+    def search_of(self, engine: Engine) -> ChosenSearch:
+        """Chooses the options of an exported model on the validation text."""
+        return ChosenSearch(engine.options, {}, "")
 
 
 class Task(abc.ABC):

@@ -3,7 +3,7 @@
 import itertools
 import pathlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -13,6 +13,10 @@ from keras_transformer.dataset import ParallelDataset, parallel_dataset, read_pa
 from keras_transformer.dataset.text_pairs import Corpus, Pair, open_corpora
 from keras_transformer.decoding import BeamSearch, GreedySearch
 from keras_transformer.models import GenerativeModel, Seq2Seq
+from keras_transformer.recipe.engines import (
+    ValidationEngine,
+    choose_validation_engine,
+)
 from keras_transformer.recipe.held_out import (
     ParallelText,
     TextFiles,
@@ -29,16 +33,13 @@ from keras_transformer.recipe.plan import (
 )
 from keras_transformer.recipe.result import Figures, TrainingResult
 from keras_transformer.recipe.selection import Selection
-from keras_transformer.recipe.task import Datasets, Evaluator, Task
+from keras_transformer.recipe.task import ChosenSearch, Datasets, Evaluator, Task
 from keras_transformer.recipe.text_statistics import TextStatistics
 from keras_transformer.recipe.tokenizers import Tokenizers, make_tokenizers
-from keras_transformer.recipe.validation_engine import (
-    ValidationEngine,
-    choose_validation_engine,
-)
 from keras_transformer.text import SentencePieceTokenizer, Tokenizer
 from keras_transformer.training import TranslationQuality
 from keras_transformer.training.translation_quality import check_source_lengths
+from keras_transformer_runtime.engines.engine import Engine
 from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
@@ -204,8 +205,7 @@ class TranslationEvaluator(Evaluator):
             outputs = model.generate(self._valid.sources, search)
             scores = self._scores(outputs, self._valid)
             valid_scores[penalty] = scores[metric].score
-        best = min if _is_lower_better(metric) else max
-        length_penalty = best(valid_scores, key=lambda penalty: valid_scores[penalty])
+        length_penalty = _best_penalty(valid_scores, metric)
         search = BeamSearch(recipe.num_beams, length_penalty)
         outputs = model.generate(self._test.sources, search)
         test_scores = self._scores(outputs, self._test)
@@ -223,6 +223,21 @@ class TranslationEvaluator(Evaluator):
         )
         return TrainingResult(model, search, figures)
 
+    def search_of(self, engine: Engine) -> ChosenSearch:
+        recipe = self._recipe
+        metric = "bleu" if recipe.metric == "loss" else recipe.metric
+        scores = {}
+        for penalty in LENGTH_PENALTIES:
+            options = engine.options.with_given(length_penalty=penalty)
+            found = engine.generate(self._valid.sources, options)
+            outputs = [hypotheses[0].text for hypotheses in found]
+            scores[penalty] = self._scores(outputs, self._valid)[metric].score
+        best = _best_penalty(scores, metric)
+        options = engine.options.with_given(length_penalty=best)
+        name = metric.replace("_", " ")
+        description = f"length penalty {best:g}, {name} {scores[best]:.4g} (validation)"
+        return ChosenSearch(options, {metric: scores[best]}, description)
+
     def _scores(
         self, outputs: Sequence[str], text: ParallelText
     ) -> dict[str, evaluation.CorpusScore]:
@@ -233,6 +248,11 @@ class TranslationEvaluator(Evaluator):
             lowercase=self._recipe.lowercase,
             tokenize=self._recipe.bleu_tokenize,
         )
+
+
+def _best_penalty(scores: Mapping[float, float], metric: str) -> float:
+    best = min if _is_lower_better(metric) else max
+    return best(scores, key=lambda penalty: scores[penalty])
 
 
 def _is_lower_better(metric: str) -> bool:

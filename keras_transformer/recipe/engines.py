@@ -1,9 +1,11 @@
-"""Translates the validation text of a run, with Keras or with CTranslate2."""
+"""CTranslate2 in a run: translation of the validation text, and export."""
 
+import dataclasses
 import pathlib
+import shutil
 import tempfile
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -11,6 +13,9 @@ from keras_transformer.decoding import Search
 from keras_transformer.models import GenerativeModel
 from keras_transformer.recipe.plan import Plan
 from keras_transformer_runtime.packages import is_installed, require_extra
+
+if TYPE_CHECKING:  # it imports ctranslate2
+    from keras_transformer.recipe.task import Evaluator
 
 # Texts, and whether each has reached the maximum length: bool `(texts,)`.
 Translations: TypeAlias = tuple[list[str], np.ndarray]
@@ -48,6 +53,48 @@ class ValidationEngine:
             best = [row[0] for row in engine.generate(texts, options)]
         truncated = np.array([each.truncated for each in best], bool)
         return [each.text for each in best], truncated
+
+
+def can_export(model: GenerativeModel) -> bool:
+    """Returns whether CTranslate2 is installed and supports a model."""
+    if not is_installed("ctranslate2"):
+        return False
+    from keras_transformer.export.ctranslate2 import check_supported
+
+    try:
+        check_supported(model)
+    except ValueError:
+        return False
+    return True
+
+
+def export_with_own_search(
+    model: GenerativeModel,
+    search: Search,
+    evaluator: "Evaluator",
+    folder: pathlib.Path,
+) -> str:
+    """Writes the folder of a run for CTranslate2, in place of an older one.
+
+    The length penalty is chosen on the validation text with CTranslate2, whose penalty
+    differs from that of `BeamSearch`. Returns a description of the choice.
+    """
+    from keras_transformer.export.ctranslate2 import export_ctranslate2
+    from keras_transformer_runtime.engines.ctranslate2_engine import CTranslate2Engine
+    from keras_transformer_runtime.engines.model_description import ModelDescription
+
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    texts = evaluator.check_texts
+    export_ctranslate2(model, unfinished, search, check_texts=texts)
+    chosen = evaluator.search_of(CTranslate2Engine.load(unfinished, parallel=True))
+    description = ModelDescription.read(unfinished)
+    dataclasses.replace(
+        description, options=chosen.options, scores=chosen.scores
+    ).write(unfinished)
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished.rename(folder)
+    return chosen.description
 
 
 def choose_validation_engine(plan: Plan, model: GenerativeModel) -> None:
