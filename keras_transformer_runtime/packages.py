@@ -17,6 +17,7 @@ DEPENDENCIES = {
 }
 EXTRAS = {
     "tensorflow": {
+        "ctranslate2": "ctranslate2>=4.8",
         "keras_nlp": "keras-nlp>=0.32",
         "rapidfuzz": "rapidfuzz>=3.14",
         "regex": "regex>=2025.10",
@@ -37,7 +38,13 @@ EXTRAS = {
         "starlette": "starlette>=1.10",
         "uvicorn": "uvicorn>=0.54",
     },
-    "ctranslate2": {"ctranslate2": "ctranslate2>=4.8"},
+    "ctranslate2": {
+        "ctranslate2": "ctranslate2>=4.8",
+        "rapidfuzz": "rapidfuzz>=3.14",
+        "sacrebleu": "sacrebleu>=2.6",
+        "sentencepiece": "sentencepiece>=0.2.1",
+        "tqdm": "tqdm>=4.67",
+    },
     "onnx": {"onnxruntime": "onnxruntime>=1.27", "tf2onnx": "tf2onnx>=1.17"},
     "hub": {
         "huggingface_hub": "huggingface_hub>=1.0",
@@ -47,7 +54,7 @@ EXTRAS = {
     "plots": {"matplotlib": "matplotlib>=3.11", "seaborn": "seaborn>=0.13.2"},
 }
 # The extras that include the extra `tensorflow`.
-WITH_TENSORFLOW = ("ctranslate2", "distributed", "onnx", "serve")
+WITH_TENSORFLOW = ("distributed", "onnx", "serve")
 REQUIREMENTS = {
     module: requirement
     for packages in (DEPENDENCIES, *EXTRAS.values())
@@ -60,11 +67,6 @@ def install_command(
 ) -> str:
     """Returns the command that installs packages."""
     return " ".join(["pip install", *(f'"{requirements[name]}"' for name in modules)])
-
-
-def is_installed(name: str) -> bool:
-    """Returns whether a package is installed, without importing it."""
-    return importlib.util.find_spec(name) is not None
 
 
 def require_extra(extra: str, needed_for: str) -> None:
@@ -80,7 +82,7 @@ def require_modules(
     requirements: Mapping[str, str] = REQUIREMENTS,
 ) -> None:
     """Checks that packages are installed, without importing them."""
-    missing = [name for name in modules if not is_installed(name)]
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         packages = "package" if len(missing) == 1 else "packages"
         raise ModuleNotFoundError(

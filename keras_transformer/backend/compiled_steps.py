@@ -17,7 +17,13 @@ from keras_transformer.backend.micro_batches import (
     add_parts,
     split_batch,
 )
-from keras_transformer.backend.step_graph import NoGraphError, Replayed, StepGraph
+from keras_transformer.backend.step_graph import (
+    NoGraphError,
+    Replayed,
+    StepGraph,
+    Tree,
+    TreeFunction,
+)
 from keras_transformer.types import Logs, Tensor
 
 
@@ -32,7 +38,7 @@ def compiles_by_default() -> bool:
     return bool(zero.is_cuda)
 
 
-def compiled_function(model: keras.Model, name: str) -> Callable[..., Any] | None:
+def compiled_function(model: keras.Model, name: str) -> TreeFunction | None:
     """Returns the function in which Keras calls a step, or `None` for that of Keras.
 
     Args:
@@ -52,10 +58,10 @@ class _CompiledFunction:
     def __init__(self, model: keras.Model, name: str) -> None:
         self._trainer, self._name = model, name
         self._signature: object = None
-        self._step: Callable[[Batch], Any] | None = None
+        self._step: Callable[[Batch], Tree] | None = None
         self._reasons: set[str] = set()
 
-    def __call__(self, data: Sequence[object]) -> Any:
+    def __call__(self, data: Sequence[object]) -> Tree:
         import torch
 
         batch: Batch = keras.utils.unpack_x_y_sample_weight(data[0])

@@ -10,14 +10,18 @@ import contextlib
 import contextvars
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 from keras import tree
 
+# A nested structure of tensors and other values, as `keras.tree` has them.
+Tree: TypeAlias = Any
+TreeFunction: TypeAlias = Callable[..., Tree]
+
 MAX_SHAPES = 64  # Further shapes of batches run eagerly.
 # Of the compiler. With the random generator of eager PyTorch, dropout has equal masks.
-OPTIONS: dict[str, Any] = {"fallback_random": True}
+OPTIONS: dict[str, bool | str] = {"fallback_random": True}
 
 _IS_RECORDING: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "is_recording", default=False
@@ -56,13 +60,13 @@ class StepGraph:
     """
 
     def __init__(
-        self, function: Callable[..., Any], variables: Sequence[keras.Variable]
+        self, function: TreeFunction, variables: Sequence[keras.Variable]
     ) -> None:
         self._function, self._state = function, variables
         self._values = [variable.value.detach() for variable in variables]  # type: ignore[attr-defined]
-        self._graphs: dict[Any, Callable[..., Any]] = {}
+        self._graphs: dict[Tree, TreeFunction] = {}
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Tree) -> Tree:
         """Runs the graph of these shapes.
 
         Raises:
@@ -88,11 +92,11 @@ class StepGraph:
         self._graphs[key] = graph
         return outputs
 
-    def _record(self, arguments: Any, leaves: list[Any]) -> Callable[..., Any]:
+    def _record(self, arguments: Tree, leaves: list[Tree]) -> TreeFunction:
         import torch
         from torch.fx.experimental.proxy_tensor import make_fx
 
-        def pure(values: list[Any], leaves: list[Any]) -> Any:
+        def pure(values: list[Tree], leaves: list[Tree]) -> Tree:
             inner = [
                 value.detach().requires_grad_(variable.trainable)
                 for variable, value in zip(self._state, values, strict=True)
@@ -118,14 +122,14 @@ class StepGraph:
         return graph
 
 
-def compile_graph(graph: Callable[..., Any]) -> Callable[..., Any]:
+def compile_graph(graph: TreeFunction) -> TreeFunction:
     """Returns the recorded graph for `torch.compile`, which compiles it when called."""
     import torch
 
     return torch.compile(graph, fullgraph=True, dynamic=False, options=OPTIONS)
 
 
-def _place_constants(graph: Any, tensors: list[Any]) -> None:
+def _place_constants(graph: Tree, tensors: list[Tree]) -> None:
     """Makes numbers of a graph on the device of its tensors.
 
     They are recorded as tensors on the CPU, which a CUDA graph cannot copy.
@@ -157,7 +161,7 @@ def _recording() -> Iterator[None]:
         _IS_RECORDING.reset(token)
 
 
-def shapes_of(leaves: Sequence[Any]) -> tuple[Any, ...]:
+def shapes_of(leaves: Sequence[Tree]) -> tuple[Tree, ...]:
     """Returns a key of the shapes, dtypes and devices of tensors and `None`."""
     return tuple(x if x is None else (x.shape, x.dtype, x.device) for x in leaves)
 
@@ -183,13 +187,13 @@ class Replayed:
         step: function of nested tensors that returns nested tensors.
     """
 
-    def __init__(self, step: Callable[..., Any]) -> None:
+    def __init__(self, step: TreeFunction) -> None:
         self._step = step
         # Of each combination of shapes: the step, and after its second call its graph.
-        self._steps: dict[Any, Callable[..., Any]] = {}
-        self._pool: Any = None
+        self._steps: dict[Tree, TreeFunction] = {}
+        self._pool: Tree = None
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Tree) -> Tree:
         leaves = tree.flatten(arguments)
         if not any(x is not None and x.is_cuda for x in leaves):
             return self._step(*arguments)
@@ -200,7 +204,7 @@ class Replayed:
             return outputs
         return self._steps[key](*arguments)
 
-    def _capture_and_replay(self, *arguments: Any) -> Any:
+    def _capture_and_replay(self, *arguments: Tree) -> Tree:
         key = shapes_of(tree.flatten(arguments))
         try:
             self._steps[key] = self._capture(arguments)
@@ -212,7 +216,7 @@ class Replayed:
             )
         return self._steps[key](*arguments)
 
-    def _capture(self, arguments: Any) -> Callable[..., Any]:
+    def _capture(self, arguments: Tree) -> TreeFunction:
         import torch
 
         inputs = tree.map_structure(_cloned, arguments)
@@ -221,11 +225,11 @@ class Replayed:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         # Other threads, which prepare batches, may use the GPU meanwhile.
-        mode: dict[str, Any] = {"capture_error_mode": "thread_local"}
+        mode: dict[str, Tree] = {"capture_error_mode": "thread_local"}
         with torch.cuda.graph(graph, pool=self._pool, **mode):
             outputs = self._step(*inputs)
 
-        def replay(*arguments: Any) -> Any:
+        def replay(*arguments: Tree) -> Tree:
             new = [x for x in tree.flatten(arguments) if x is not None]
             for tensor, value in zip(held, new, strict=True):
                 tensor.copy_(value)
@@ -236,5 +240,5 @@ class Replayed:
         return replay
 
 
-def _cloned(x: Any) -> Any:
+def _cloned(x: Tree) -> Tree:
     return x if x is None else x.clone()

@@ -5,17 +5,23 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+import ctranslate2
 import numpy as np
 
 from keras_transformer.decoding import Search
+from keras_transformer.decoding.generation_options import options_of
+from keras_transformer.export.ctranslate2 import (
+    check_supported,
+    export_ctranslate2,
+    write_ctranslate2,
+)
 from keras_transformer.models import GenerativeModel
 from keras_transformer.recipe.plan import Plan
-from keras_transformer_runtime.packages import is_installed, require_extra
-
-if TYPE_CHECKING:  # it imports ctranslate2
-    from keras_transformer.recipe.task import Evaluator
+from keras_transformer.recipe.task import Evaluator
+from keras_transformer_runtime.engines.ctranslate2_engine import CTranslate2Engine
+from keras_transformer_runtime.engines.model_description import ModelDescription
 
 # Texts, and whether each has reached the maximum length: bool `(texts,)`.
 Translations: TypeAlias = tuple[list[str], np.ndarray]
@@ -40,12 +46,6 @@ class ValidationEngine:
                 texts, search=search, return_truncated=True
             )
             return found
-        from keras_transformer.decoding.generation_options import options_of
-        from keras_transformer.export.ctranslate2 import write_ctranslate2
-        from keras_transformer_runtime.engines.ctranslate2_engine import (
-            CTranslate2Engine,
-        )
-
         with tempfile.TemporaryDirectory(prefix="keras_transformer-") as folder:
             options = options_of(search or model.default_search)
             write_ctranslate2(model, pathlib.Path(folder), options)
@@ -56,11 +56,7 @@ class ValidationEngine:
 
 
 def can_export(model: GenerativeModel) -> bool:
-    """Returns whether CTranslate2 is installed and supports a model."""
-    if not is_installed("ctranslate2"):
-        return False
-    from keras_transformer.export.ctranslate2 import check_supported
-
+    """Returns whether CTranslate2 supports a model."""
     try:
         check_supported(model)
     except ValueError:
@@ -71,7 +67,7 @@ def can_export(model: GenerativeModel) -> bool:
 def export_with_own_search(
     model: GenerativeModel,
     search: Search,
-    evaluator: "Evaluator",
+    evaluator: Evaluator,
     folder: pathlib.Path,
 ) -> str:
     """Writes the folder of a run for CTranslate2, in place of an older one.
@@ -79,10 +75,6 @@ def export_with_own_search(
     The length penalty is chosen on the validation text with CTranslate2, whose penalty
     differs from that of `BeamSearch`. Returns a description of the choice.
     """
-    from keras_transformer.export.ctranslate2 import export_ctranslate2
-    from keras_transformer_runtime.engines.ctranslate2_engine import CTranslate2Engine
-    from keras_transformer_runtime.engines.model_description import ModelDescription
-
     unfinished = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     texts = evaluator.check_texts
@@ -100,9 +92,6 @@ def export_with_own_search(
 def choose_validation_engine(plan: Plan, model: GenerativeModel) -> None:
     """Chooses CTranslate2 on a CPU if it is installed and supports the model."""
     if plan["valid_engine"] == "ctranslate2":
-        require_extra("ctranslate2", "`valid_engine='ctranslate2'`")
-        from keras_transformer.export.ctranslate2 import check_supported
-
         check_supported(model)
         return
     reason = _reason_against_ctranslate2(plan, model)
@@ -113,18 +102,8 @@ def choose_validation_engine(plan: Plan, model: GenerativeModel) -> None:
 
 
 def _reason_against_ctranslate2(plan: Plan, model: GenerativeModel) -> str | None:
-    if not is_installed("ctranslate2"):
-        return "ctranslate2 is not installed"
-    import ctranslate2
-
     if ctranslate2.get_cuda_device_count():
         return "on a GPU"
     if plan["devices"] * plan["workers"] > 1:
         return "on several devices"
-    from keras_transformer.export.ctranslate2 import check_supported
-
-    try:
-        check_supported(model)
-    except ValueError:
-        return "CTranslate2 does not support the model"
-    return None
+    return None if can_export(model) else "CTranslate2 does not support the model"
