@@ -21,7 +21,7 @@ TreeFunction: TypeAlias = Callable[..., Tree]
 
 MAX_SHAPES = 64  # Further shapes of batches run eagerly.
 # Of the compiler. With the random generator of eager PyTorch, dropout has equal masks.
-OPTIONS: dict[str, bool | str] = {"fallback_random": True}
+OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {"fallback_random": True}
 
 _IS_RECORDING: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "is_recording", default=False

@@ -13,15 +13,14 @@ import ctranslate2
 import numpy as np
 import tensorflow as tf
 from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
+from keras import ops
 
 from keras_transformer.backend.keras_internals import check_not_quantized
-from keras_transformer.decoding import GreedySearch, Search
+from keras_transformer.decoding import Search
 from keras_transformer.decoding.generation_options import options_of
 from keras_transformer.export.checking import (
     ROUNDING_TOLERANCE,
     SCORE_TOLERANCE,
-    best_hypotheses,
-    check_log_probabilities,
     check_weights,
     checked_length,
     sample_texts,
@@ -35,6 +34,7 @@ from keras_transformer.export.model_support import (
     tokenizers_to_write,
 )
 from keras_transformer.export.tensorflow_process import run_python
+from keras_transformer.inference.sources import pair_batches, token_pairs
 from keras_transformer.models import CausalLM, GenerativeModel, Seq2Seq
 from keras_transformer.text import (
     KerasHubTokenizer,
@@ -117,18 +117,17 @@ def export_ctranslate2(
     text again whose output is longer than its own limit.
 
     The folder is loaded and checked before it is moved to `filepath`, so that
-    `filepath` holds a correct model or nothing. In float32, greedy search, which is the
-    same in both libraries, must return the tokens of `generate`, and the
-    log-probabilities of the hypotheses of `search` must equal those of `score` up to
-    1e-4 per token. With `quantization`, these log-probabilities may differ by up to 0.5
-    per token.
+    `filepath` holds a correct model or nothing. In float32, each token of greedy search
+    must be the most probable one of the model, and the log-probabilities of the outputs
+    must be those of the model up to 1e-4 per token. With `quantization`, these
+    log-probabilities may differ by up to 0.5 per token. A new process, without Keras
+    and TensorFlow, must return the texts of these outputs.
 
     Args:
         model: a Transformer, such as a `Seq2Seq` or a `CausalLM`, in float32, with
             tokenizers.
         filepath: folder to write. It must be new or empty.
-        search: search that finds the hypotheses whose scores are checked, and whose
-            options the folder records.
+        search: search whose options the folder records.
         quantization: CTranslate2's name of the type of the stored weights, such as
             `"int8"` or `"float16"`. `None` = float32.
         check_texts: texts for the check. `None` = texts created from the source
@@ -178,18 +177,12 @@ def export_ctranslate2(
     check_weights(model)
     with new_folder(filepath) as folder:
         _write(transformer, folder, None)
-        _check_tokens(transformer, folder, rows)
-        best = best_hypotheses(model, rows, search, checked_length(model, rows))
-        all_rows = rows
-        # A search with logits processors may find no hypothesis.
-        pairs = [pair for pair in zip(rows, best, strict=True) if pair[1]]
-        rows, targets = ([pair[side] for pair in pairs] for side in range(2))
-        _check_scores(transformer, folder, rows, targets, SCORE_TOLERANCE)
+        outputs = _checked_outputs(transformer, folder, rows)
         if quantization is not None:
             _write(transformer, folder, quantization)
-            _check_scores(transformer, folder, rows, targets, ROUNDING_TOLERANCE)
+            _check_scores(transformer, folder, rows, outputs, ROUNDING_TOLERANCE)
         write_description(transformer, folder, recorded, scores or {})
-        _check_texts(transformer, folder, texts, all_rows)
+        _check_texts(transformer, folder, texts, rows)
 
 
 def _write(model: Transformer, folder: pathlib.Path, quantization: str | None) -> None:
@@ -352,27 +345,52 @@ def _load(model: Transformer, folder: pathlib.Path) -> _Engine:
     return kind(model, folder)
 
 
-def _check_tokens(model: Transformer, folder: pathlib.Path, rows: Rows) -> None:
-    """Compares the outputs of greedy search, except for ties."""
+def _checked_outputs(model: Transformer, folder: pathlib.Path, rows: Rows) -> Rows:
+    """Returns the outputs of greedy search, and checks that the model chooses them.
+
+    Their log-probabilities must be those of the model. The model computes them in one
+    pass that is not compiled.
+    """
     max_length = checked_length(model, rows)
-    expected = best_hypotheses(model, rows, GreedySearch(), max_length)
     outputs = _load(model, folder).decode(rows, max_length)
     ties = 0
-    for source, target, found in zip(rows, expected, outputs, strict=True):
-        if found == target:
-            continue
-        if not _are_tied(model, source, target, found):
+    for row, output, table in zip(
+        rows, outputs, _log_probabilities(model, rows, outputs), strict=True
+    ):
+        table[:, model.pad_token_id] = -np.inf  # which neither of them chooses
+        forced = model.forces_end_token and len(output) == max_length
+        steps = np.arange(len(output) - forced)
+        chosen = np.array(output, "int32")[steps]
+        behind = table[steps].max(axis=-1, initial=-np.inf) - table[steps, chosen]
+        if (behind > SCORE_TOLERANCE).any():
+            step = int(np.argmax(behind > SCORE_TOLERANCE))
             raise RuntimeError(
-                f"CTranslate2 gives the token ids {found} for {source}, but `generate` "
-                f"gives {target}; nothing was written."
+                f"CTranslate2 gives the token ids {output} for {row}, but the model "
+                f"chooses the token id {table[step].argmax()} after {output[:step]}; "
+                "nothing was written."
             )
-        ties += 1
+        ties += bool((behind > 0).any())
     if ties:
         warnings.warn(
-            f"{ties} of {len(rows)} texts differ from those of `generate`, where the "
-            f"scores of two tokens differ by less than {SCORE_TOLERANCE}.",
+            f"{ties} of {len(rows)} texts may differ from those of `generate`, where "
+            f"the scores of two tokens differ by less than {SCORE_TOLERANCE}.",
             stacklevel=3,
         )
+    _check_scores(model, folder, rows, outputs, SCORE_TOLERANCE)
+    return outputs
+
+
+def _log_probabilities(
+    model: Transformer, rows: Rows, targets: Rows
+) -> list[np.ndarray]:
+    """Returns the log-probabilities `(target_length, vocabulary_size)` of each pair."""
+    tables: dict[int, np.ndarray] = {}
+    for batch in pair_batches(model, token_pairs(model, rows, targets), len(rows)):
+        logits = ops.cast(model(batch.inputs, training=False), "float32")
+        found = ops.convert_to_numpy(ops.log_softmax(logits))
+        for number, table in zip(batch.numbers, found, strict=False):
+            tables[number] = table[: len(targets[number])].copy()
+    return [tables[number] for number in range(len(rows))]
 
 
 # Generates texts with the folder alone.
@@ -406,20 +424,6 @@ def _check_texts(
             )
 
 
-def _are_tied(
-    model: Transformer,
-    source: list[int],
-    target: list[int],
-    found: list[int],
-) -> bool:
-    """Returns whether the first tokens that differ are equally probable."""
-    pairs = zip(target, found, strict=False)
-    same = [one == other for one, other in pairs].index(False)
-    prefixes = [target[: same + 1], found[: same + 1]]
-    one, other = model.score([source, source], prefixes).scores
-    return abs(one - other) <= SCORE_TOLERANCE
-
-
 def _check_scores(
     model: Transformer,
     folder: pathlib.Path,
@@ -428,6 +432,13 @@ def _check_scores(
     tolerance: float,
 ) -> None:
     """Compares the log-probabilities of the targets."""
-    if targets:
-        found = _load(model, folder).score(rows, targets)
-        check_log_probabilities("CTranslate2", model, rows, targets, found, tolerance)
+    found = _load(model, folder).score(rows, targets)
+    tables = _log_probabilities(model, rows, targets)
+    for row, target, score, table in zip(rows, targets, found, tables, strict=True):
+        expected = float(table[np.arange(len(target)), target].sum())
+        if not abs(score - expected) <= tolerance * max(len(target), 1):
+            raise RuntimeError(
+                f"CTranslate2 gives the token ids {target} a log-probability of "
+                f"{score} after {row}, but the model gives {expected}; nothing was "
+                "written."
+            )

@@ -137,7 +137,7 @@ def test_strings_with_sentence_pieces(tmp_path):
     texts = ["the mat", "a ☃ sat"]
     translator = export(model, tmp_path / "1", check_texts=texts)
     names = {"source.model", "target.model", "shared_vocabulary.json"}
-    names |= {"model.bin", "config.json"}
+    names |= {"model.bin", "config.json", "keras_transformer.json"}
     assert {file.name for file in (tmp_path / "1").iterdir()} == names
     source, target = (
         sentencepiece.SentencePieceProcessor(str(tmp_path / f"1/{side}.model"))
@@ -159,7 +159,7 @@ def test_words_have_no_sentence_pieces(tmp_path):
     words = WordTokenizer([*SPECIAL, "one", "two"])
     exporting._write(model_of(source_tokenizer=words), tmp_path / "1", None)
     names = {"source_vocabulary.json", "target_vocabulary.json"}
-    names |= {"model.bin", "config.json"}
+    names |= {"model.bin", "config.json", "keras_transformer.json"}
     assert {file.name for file in (tmp_path / "1").iterdir()} == names
 
 
@@ -211,7 +211,7 @@ def test_empty_and_long_sources(translator, folder):
 def test_other_tokens_are_an_error(model, tmp_path, monkeypatch):
     spec = exporting.make_spec(model_of(seed=2))
     monkeypatch.setattr(exporting, "make_spec", lambda _: spec)
-    message = r"CTranslate2 gives the token ids \[.*, but `generate` gives .* nothing"
+    message = r"CTranslate2 gives the token ids \[.*, but the model chooses .* nothing"
     with pytest.raises(RuntimeError, match=message):
         export(model, tmp_path / "1")
     assert list(tmp_path.iterdir()) == []
@@ -221,7 +221,7 @@ def test_other_scores_are_an_error(model, tmp_path, monkeypatch):
     spec = exporting.make_spec(model)
     spec.decoder.projection.weight = 1.1 * spec.decoder.projection.weight
     monkeypatch.setattr(exporting, "make_spec", lambda _: spec)
-    message = "a log-probability of .*, but `score` gives .* nothing was written"
+    message = "a log-probability of .*, but the model gives .* nothing was written"
     with pytest.raises(RuntimeError, match=message):
         export(model, tmp_path / "1")
     assert list(tmp_path.iterdir()) == []
@@ -235,11 +235,20 @@ def test_ties_are_counted(tmp_path, monkeypatch):
     kernel[:, 4:], bias[4:] = kernel[:, 4:5], 9
     model.target_embedding.embeddings.assign(embeddings)
     model.output_dense.set_weights([kernel, bias])
-    hypotheses = [[5, 5, 5, 5, 3]] * 2
-    monkeypatch.setattr(exporting, "best_hypotheses", lambda *_: hypotheses)
-    with pytest.warns(
-        UserWarning, match="2 of 2 texts differ from those of `generate`"
-    ):
+    monkeypatch.setattr(exporting._Translator, "decode", lambda *_: [[5, 6, 3]] * 2)
+    exact = exporting._log_probabilities
+
+    def rounded(*arguments):
+        tables = exact(*arguments)
+        for table in tables:
+            table[0, 4] = table[0, 5] + 1e-5
+            table[2] = table[2, 3]
+        return tables
+
+    monkeypatch.setattr(exporting, "_log_probabilities", rounded)
+    for name in ("_check_scores", "_check_texts"):
+        monkeypatch.setattr(exporting, name, lambda *_: None)
+    with pytest.warns(UserWarning, match="2 of 2 texts may differ from those of"):
         export(model, tmp_path / "1")
     assert (tmp_path / "1").is_dir()
 
@@ -285,8 +294,8 @@ def test_invalid_arguments(model, tmp_path):
         export(plain, tmp_path / "1")
 
 
-def test_a_search_without_hypotheses(model, tmp_path):
+def test_a_search_without_options(model, tmp_path):
     everything = SuppressTokens(range(model.target_vocabulary_size))
     search = GreedySearch(logits_processors=[everything])
-    export(model, tmp_path / "1", search=search)
-    assert (tmp_path / "1" / "model.bin").exists()
+    with pytest.raises(ValueError, match="`search` must consist of the options of"):
+        export(model, tmp_path / "1", search=search)

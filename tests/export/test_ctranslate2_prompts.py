@@ -134,7 +134,13 @@ def test_strings_with_sentence_pieces(tmp_path):
     model = model_of(tokenizer=tokenizer, add_start_token=True)
     texts = ["the mat", "a ☃ sat"]
     generator = export(model, tmp_path / "1", check_texts=[*texts, ""])
-    names = {"tokenizer.model", "vocabulary.json", "model.bin", "config.json"}
+    names = {
+        "tokenizer.model",
+        "vocabulary.json",
+        "model.bin",
+        "config.json",
+        "keras_transformer.json",
+    }
     assert {file.name for file in (tmp_path / "1").iterdir()} == names
     pieces = sentencepiece.SentencePieceProcessor(str(tmp_path / "1/tokenizer.model"))
     results = generator.generate_batch(
