@@ -101,7 +101,7 @@ class _CompiledFunction:
             )
 
 
-def _as_tensor(x: Any) -> Tensor | None:
+def _as_tensor(x: Tree) -> Tensor | None:
     return None if x is None else ops.convert_to_tensor(x)
 
 
@@ -165,7 +165,7 @@ class _TrainingStep:
         loss = model.compute_loss(x, y, y_pred, sample_weight, training=True)
         tracker, rows = model.metrics[0], ops.shape(tree.flatten(x)[0])[0]
         tracker.update_state(loss.detach(), sample_weight=rows)
-        values: list[Any] = [variable.value for variable in self._weights]
+        values: list[Tree] = [variable.value for variable in self._weights]
         scaled = model.optimizer.scale_loss(loss)
         gradients = torch.autograd.grad(scaled, values, allow_unused=True)
         return list(gradients), model.compute_metrics(x, y, y_pred, sample_weight)

@@ -2,7 +2,7 @@
 
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any, final
+from typing import final
 
 from keras_transformer.decoding.generation_options import options_of, search_of
 from keras_transformer.inference.file_translation.translation import (
@@ -55,7 +55,7 @@ class KerasEngine(Engine):
         include_prompt: bool = False,
         batch_size: int = 64,
     ) -> list[list[Hypothesis]]:
-        others: dict[str, Any] = {}
+        others: dict[str, bool] = {}
         if self.is_language_model:
             others["include_prompt"] = include_prompt
         found, *arrays = self.model.generate(

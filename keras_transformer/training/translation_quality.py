@@ -186,7 +186,7 @@ class TranslationQuality(keras.callbacks.Callback):
 
 
 def _generate(
-    model: Any, sources: Sequence[str], search: Search | None
+    model: keras.Model, sources: Sequence[str], search: Search | None
 ) -> tuple[list[str], np.ndarray]:
     found: tuple[list[str], np.ndarray] = model.generate(
         sources, search=search, return_truncated=True

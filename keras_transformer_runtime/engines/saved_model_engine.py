@@ -7,7 +7,7 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Self, final
+from typing import Self, final
 
 import numpy as np
 import tensorflow as tf
@@ -167,7 +167,9 @@ class SavedModelEngine(Engine):
         found: list[int] = np.random.randint(2**31 - 1, size=count).tolist()
         return found
 
-    def _call(self, signature: str, **inputs: Sequence[Any]) -> dict[str, np.ndarray]:
+    def _call(
+        self, signature: str, **inputs: Sequence[object]
+    ) -> dict[str, np.ndarray]:
         """Calls a signature; an assertion of the graph becomes a `ValueError`."""
         function = self._signatures[signature]
         specs = function.structured_input_signature[1]

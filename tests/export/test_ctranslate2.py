@@ -159,7 +159,7 @@ def test_words_have_no_sentence_pieces(tmp_path):
     words = WordTokenizer([*SPECIAL, "one", "two"])
     exporting._write(model_of(source_tokenizer=words), tmp_path / "1", None)
     names = {"source_vocabulary.json", "target_vocabulary.json"}
-    names |= {"model.bin", "config.json", "keras_transformer.json"}
+    names |= {"model.bin", "config.json"}
     assert {file.name for file in (tmp_path / "1").iterdir()} == names
 
 

@@ -17,7 +17,7 @@ REFUSED = [
     (
         {"is_static": True},
         "`is_static` must not be given for `format='saved_model'`; received "
-        "`is_static=True`. The options .*: `max_length`, .*`quantization`",
+        "`is_static=True`. The options .*: `card`, .*`quantization`",
     ),
     (
         {"format": "marian", "card": {}},

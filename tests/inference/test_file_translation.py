@@ -16,11 +16,9 @@ from keras_transformer import (
     Seq2Seq,
     translate_file,
 )
-from keras_transformer.inference.file_translation import (
-    translate_stream,
-    written_at_once,
-)
+from keras_transformer.inference.file_translation import translate_stream
 from keras_transformer.text import CharacterTokenizer
+from keras_transformer_runtime.file_translation.translation import written_at_once
 
 pytestmark = pytest.mark.once("torch")
 
