@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator
-from typing import Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 from keras_transformer_runtime.arguments import (
     check_ints,
