@@ -16,8 +16,7 @@ class SentencePieceTokenizer(TextTokenizer):
 
     def __init__(self, proto: bytes) -> None:
         self._processor = load_processor(proto)
-        pieces = self._processor.id_to_piece([*range(self._processor.vocab_size())])
-        super().__init__(pieces)
+        super().__init__(pieces_of(self._processor))
 
     def encode(self, text: str) -> list[int]:
         token_ids: list[int] = self._processor.encode(text)
@@ -37,9 +36,7 @@ class MarianTokenizer(TextTokenizer):
     def __init__(self, proto: bytes, vocabulary: Sequence[str]) -> None:
         super().__init__(vocabulary)
         self._processor = load_processor(proto)
-        self._ids = {token: id for id, token in enumerate(self.tokens)}
-        for token in self.special_tokens:  # to which text is never converted
-            self._ids.pop(token, None)
+        self._ids = self._ids_of_tokens()
 
     def encode(self, text: str) -> list[int]:
         match = re.match(LANGUAGE_TOKEN, text)
@@ -62,4 +59,13 @@ def load_processor(proto: bytes) -> sentencepiece.SentencePieceProcessor:
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=proto)
     except (RuntimeError, ValueError, TypeError) as error:
-        raise ValueError("`proto` is not a SentencePiece model") from error
+        raise ValueError(
+            f"`proto` must be a serialised SentencePiece model; received {len(proto)} "
+            "bytes that are not. Export the model again."
+        ) from error
+
+
+def pieces_of(processor: sentencepiece.SentencePieceProcessor) -> list[str]:
+    """Returns the pieces of a model in the order of their ids."""
+    pieces: list[str] = processor.id_to_piece([*range(processor.vocab_size())])
+    return pieces
