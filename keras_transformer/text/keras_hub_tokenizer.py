@@ -16,6 +16,7 @@ from keras_transformer_runtime.tokenizers.keras_hub_tokenizers import (
     DROPPED,
     SEPARATOR,
     SPLITS,
+    UNUSED,
 )
 
 BASES = ("BytePairTokenizer", "WordPieceTokenizer", "SentencePieceTokenizer")
@@ -323,7 +324,7 @@ def _tokens_of(tokenizer: keras.layers.Layer) -> list[str]:
     if not hasattr(tokenizer, "merges"):
         return [*vocabulary]
     ids = dict(tokenizer.vocabulary)
-    tokens = [f"<unused {id}>" for id in range(max(ids.values()) + 1)]
+    tokens = [*map(UNUSED.format, range(max(ids.values()) + 1))]
     for token, id in ids.items():
         tokens[id] = token
     return tokens
@@ -377,7 +378,7 @@ def _read(content: Config) -> keras.layers.Layer:
     vocabulary = [str(token) for token in content["vocabulary"]]
     if "merges" not in content:
         return kind(vocabulary=vocabulary, **settings)
-    ids = {token: id for id, token in enumerate(vocabulary)}
+    ids = {t: id for id, t in enumerate(vocabulary) if t != UNUSED.format(id)}
     return kind(vocabulary=ids, merges=[*map(str, content["merges"])], **settings)
 
 

@@ -16,7 +16,6 @@ from keras_transformer_runtime.tokenizers.sentence_piece_tokenizers import (
 )
 
 
-
 @final
 @keras.saving.register_keras_serializable(PACKAGE)
 class MarianTokenizer(Tokenizer):

@@ -8,10 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import regex
 
-from keras_transformer_runtime.tokenizers.sentence_piece_tokenizers import (
-    load_processor,
-    pieces_of,
-)
+from keras_transformer_runtime.tokenizers.piece_model import PieceModel
 from keras_transformer_runtime.tokenizers.text_tokenizer import TextTokenizer
 from keras_transformer_runtime.tokenizers.token_vocabulary import SPECIAL_TOKENS
 from keras_transformer_runtime.tokenizers.unicode_versions import (
@@ -32,6 +29,8 @@ SPLITS = {
     rf"([{_NO_BLANK}])([^ {_NO_BLANK}])": rf"{SEPARATOR}\1{SEPARATOR}\2",
     r"(\x00|" + "\u096c)": rf"{SEPARATOR}\1{SEPARATOR}",
 }
+
+UNUSED = "<unused {}>"  # The token of an id that a vocabulary lacks.
 
 # The regular expressions of `BytePairTokenizer`. It marks words with this digit.
 _MARK = "\u096c"
@@ -132,7 +131,11 @@ class BytePairTokenizer(_KerasHubTokenizer):
             token: "Ĵ" + "".join(chr(ord("A") + int(digit)) for digit in str(number))
             for number, token in enumerate(unsplittable_tokens)
         }
-        self._ids = {token: id for id, token in enumerate(vocabulary)}
+        self._ids = {
+            token: id
+            for id, token in enumerate(vocabulary)
+            if token != UNUSED.format(id)
+        }
         self._ranks = {pair: rank for rank, pair in enumerate(merges)}
         self._word_ids = functools.lru_cache(2**16)(self._find_word_ids)
 
@@ -142,7 +145,7 @@ class BytePairTokenizer(_KerasHubTokenizer):
         for pattern, parted in SPLITS.items():
             text = re.sub(pattern, parted, text)
         return itertools.chain.from_iterable(
-            self._word_ids(part) if part in DROPPED else self._ids_of_pieces(part)
+            self._byte_ids(part) if part in DROPPED else self._ids_of_pieces(part)
             for part in text.split(SEPARATOR)
         )
 
@@ -170,9 +173,13 @@ class BytePairTokenizer(_KerasHubTokenizer):
 
     def _find_word_ids(self, word: str) -> list[int]:
         if word in self._unsplittable:
-            tokens = word.split(" ")
-        else:
-            tokens = self._merged([_CHARACTERS[byte] for byte in word.encode()])
+            return self._ids_of(word.split(" "))
+        return self._byte_ids(word)
+
+    def _byte_ids(self, text: str) -> list[int]:
+        return self._ids_of(self._merged([_CHARACTERS[byte] for byte in text.encode()]))
+
+    def _ids_of(self, tokens: Iterable[str]) -> list[int]:
         unknown = self.unknown_token_id
         return [self._ids.get(token, unknown) for token in tokens]
 
@@ -192,7 +199,8 @@ class BytePairTokenizer(_KerasHubTokenizer):
         return self._ranks.get(f"{left} {right}", len(self._ranks))
 
     def _own_text(self, token_ids: list[int]) -> str:
-        characters = "".join(self.tokens[id] for id in token_ids)
+        tokens = [(id, self.tokens[id]) for id in token_ids]
+        characters = "".join(t for id, t in tokens if t != UNUSED.format(id))
         found = bytes(BYTES[each] for each in characters if each in BYTES)
         return found.decode("utf-8", "replace")
 
@@ -206,13 +214,11 @@ class PieceTokenizer(_KerasHubTokenizer):
     """
 
     def __init__(self, proto: bytes, **special_ids: int) -> None:
-        self._processor = load_processor(proto)
-        super().__init__(pieces_of(self._processor), **special_ids)
+        self._model = PieceModel(proto)
+        super().__init__(self._model.pieces, **special_ids)
 
     def _own_ids(self, text: str) -> Iterable[int]:
-        token_ids: list[int] = self._processor.encode(text)
-        return token_ids
+        return self._model.encode(text)
 
     def _own_text(self, token_ids: list[int]) -> str:
-        text: str = self._processor.decode(token_ids)
-        return text
+        return self._model.decode(token_ids)
