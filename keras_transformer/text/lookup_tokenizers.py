@@ -236,4 +236,10 @@ def _lower_case(texts: tf.Tensor) -> tf.Tensor:
     """
     for capital in _OF_LOCALES:
         texts = tf.strings.regex_replace(texts, capital, capital.lower())
-    return tf.strings.lower(texts, encoding="utf-8")
+    # `tf.strings.lower` ends a text at NUL.
+    parts = tf.strings.split(texts, "\x00")
+    lower = tf.strings.lower(parts.flat_values, encoding="utf-8")
+    lower = parts.with_flat_values(tf.strings.join(["\x00", lower]))
+    texts = tf.strings.reduce_join(lower, axis=-1)
+    ones = tf.ones_like(texts, tf.int32)
+    return tf.strings.substr(texts, ones, tf.strings.length(texts) - ones)
