@@ -10,7 +10,7 @@ import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.backend.sentencepiece import keep_keras_hub_model
-from keras_transformer.text.tokenizer import PACKAGE, SPECIAL_TOKENS, Tokenizer
+from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
 from keras_transformer.types import Config
 from keras_transformer_runtime.tokenizers.keras_hub_tokenizers import (
     DROPPED,
@@ -18,6 +18,7 @@ from keras_transformer_runtime.tokenizers.keras_hub_tokenizers import (
     SPLITS,
     UNUSED,
 )
+from keras_transformer_runtime.tokenizers.token_vocabulary import SPECIAL_TOKENS
 
 BASES = ("BytePairTokenizer", "WordPieceTokenizer", "SentencePieceTokenizer")
 # Settings that determine the tokens of a text, apart from the vocabulary.

@@ -9,11 +9,12 @@ from typing import Self, final
 import keras
 import tensorflow as tf
 
-from keras_transformer.text.tokenizer import PACKAGE, SPECIAL_TOKENS, Tokenizer
+from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
 from keras_transformer.text.training_text import training_lines
 from keras_transformer.types import Config
 from keras_transformer_runtime.arguments import check_ints
 from keras_transformer_runtime.text_files import Paths
+from keras_transformer_runtime.tokenizers.token_vocabulary import SPECIAL_TOKENS
 
 # Capitals whose lower case depends on the locale: `SpecialCasing.txt` of Unicode.
 _OF_LOCALES = "IİJĮÌÍĨ"

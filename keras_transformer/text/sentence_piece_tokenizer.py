@@ -20,7 +20,7 @@ from keras_transformer.text.normalization import (
     parse_model,
     with_normalization,
 )
-from keras_transformer.text.tokenizer import PACKAGE, SPECIAL_TOKENS, Tokenizer
+from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
 from keras_transformer.text.training_text import sample_items, training_lines
 from keras_transformer.types import Config
 from keras_transformer_runtime.arguments import (
@@ -30,6 +30,7 @@ from keras_transformer_runtime.arguments import (
     normalization_rule,
 )
 from keras_transformer_runtime.text_files import Paths
+from keras_transformer_runtime.tokenizers.token_vocabulary import SPECIAL_TOKENS
 
 
 class Subwords(NamedTuple):

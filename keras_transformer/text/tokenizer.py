@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import reprlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NoReturn, Self, TypeAlias
 
 import keras
@@ -23,10 +23,7 @@ from keras_transformer_runtime.files import (
     written_whole,
 )
 from keras_transformer_runtime.tokenizers.invisible_characters import BLANK
-from keras_transformer_runtime.tokenizers.token_vocabulary import (
-    SPECIAL_TOKENS,
-    TokenVocabulary,
-)
+from keras_transformer_runtime.tokenizers.token_vocabulary import TokenVocabulary
 
 SHOWN_TOKENS = 7  # In descriptions; `reprlib` abbreviates lists of more than 6.
 PACKAGE = "keras_transformer"  # Of the names under which Keras registers tokenizers.

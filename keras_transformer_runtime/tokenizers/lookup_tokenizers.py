@@ -11,10 +11,19 @@ from keras_transformer_runtime.tokenizers.unicode_versions import NEW_CASES
 _NEW_CASES = re.compile(f"([{NEW_CASES}]+)")
 
 
+# The rule of the final sigma ignores the first one in Unicode 13 only, and always the
+# second one, which Unicode deprecates.
+_IGNORED, _STAND_IN = "\u1734", "\U000e0001"
+
+
 def lower_case(text: str) -> str:
     """Lower-cases a text as `tf.strings.lower` does, in every locale of the process."""
     if text.isascii():
         return text.lower()
+    if _IGNORED in text and _STAND_IN not in text:
+        return lower_case(text.replace(_IGNORED, _STAND_IN)).replace(
+            _STAND_IN, _IGNORED
+        )
     parts = _NEW_CASES.split(text)
     return "".join(part if i % 2 else part.lower() for i, part in enumerate(parts))
 
