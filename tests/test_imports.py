@@ -70,6 +70,7 @@ REQUIRED = {
     "runtime.command": {"typer"},
     "runtime.commands": {"typer"},
     "runtime.engines": {"ctranslate2"},
+    "runtime.tokenizers": {"regex", "sentencepiece"},
 }
 BY_NAME = {"__import__", "import_module", "importlib.import_module"}
 USE_A_BACKEND = {"backend", "dataset", "export", "serving", "text"}

@@ -5,6 +5,7 @@ They give the token ids and the texts of the classes of `keras_transformer.text`
 """
 
 import base64
+import importlib
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -52,8 +53,8 @@ def read_tokenizer(content: Mapping[str, Any], folder: pathlib.Path) -> TextToke
         OSError: if the file cannot be read.
         ValueError: if the class has no form in plain Python, or an argument is wrong.
     """
-    name, arguments = content.get("class_name"), _dictionary(content, "config")
-    _check_class("class_name", name, CLASSES)
+    arguments = _dictionary(content, "config")
+    name = _class_name("class_name", content, CLASSES)
     if name == "KerasHubTokenizer":
         name, arguments = _of_keras_hub(arguments)
     for argument, value in arguments.items():
@@ -72,23 +73,22 @@ def read_tokenizer(content: Mapping[str, Any], folder: pathlib.Path) -> TextToke
 def _of_keras_hub(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Returns the class of a tokenizer of KerasHub, and its arguments."""
     own = _dictionary(config, "tokenizer")
-    name, settings = own.pop("class_name", None), _dictionary(own, "settings")
-    _check_class("tokenizer", name, BYTE_PAIR_CLASSES + PIECE_CLASSES)
-    del config["tokenizer"], own["settings"]
+    name = _class_name("tokenizer", own, BYTE_PAIR_CLASSES + PIECE_CLASSES)
+    settings = _dictionary(own, "settings")
+    del config["tokenizer"], own["class_name"], own["settings"]
     kind = "BytePairTokenizer" if name in BYTE_PAIR_CLASSES else "PieceTokenizer"
     return kind, {**config, **own, **settings}
 
 
 def _class_named(name: str) -> type[TextTokenizer]:
+    """Returns a class. Its module imports the packages that it needs."""
+    module = "keras_hub_tokenizers"
+    if name in CLASSES:
+        module = "sentence_piece_tokenizers"
     if name in LOOKUP_CLASSES:
-        from keras_transformer_runtime.tokenizers import lookup_tokenizers as module
-    elif name in CLASSES:
-        from keras_transformer_runtime.tokenizers import (
-            sentence_piece_tokenizers as module,
-        )
-    else:
-        from keras_transformer_runtime.tokenizers import keras_hub_tokenizers as module
-    kind: type[TextTokenizer] = getattr(module, name)
+        module = "lookup_tokenizers"
+    module = f"keras_transformer_runtime.tokenizers.{module}"
+    kind: type[TextTokenizer] = getattr(importlib.import_module(module), name)
     return kind
 
 
@@ -102,12 +102,16 @@ def _dictionary(content: Mapping[str, Any], key: str) -> dict[str, Any]:
     return dict(value)
 
 
-def _check_class(argument: str, name: object, classes: tuple[str, ...]) -> None:
-    if name not in classes:
+def _class_name(
+    argument: str, content: Mapping[str, Any], classes: tuple[str, ...]
+) -> str:
+    name = content.get("class_name")
+    if not isinstance(name, str) or name not in classes:
         raise ValueError(
             f"`{argument}` must be one of {', '.join(classes)} to run without "
             f"TensorFlow; received {name!r:.80}. Use the SavedModel or the .keras file."
         )
+    return name
 
 
 def _check_type(argument: str, value: object) -> None:
