@@ -71,7 +71,7 @@ REQUIRED = {
     "runtime.commands": {"typer"},
     "runtime.engines": {"ctranslate2", "numpy", "tensorflow", "tensorflow_text"},
     "runtime.file_translation": {"numpy", "tqdm"},
-    "runtime.tokenizers": {"sentencepiece"},
+    "runtime.tokenizers": {"regex", "sentencepiece"},
 }
 BY_NAME = {"__import__", "import_module", "importlib.import_module"}
 USE_A_BACKEND = {"backend", "dataset", "export", "runtime.engines", "serving", "text"}

@@ -10,8 +10,15 @@ import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.backend.sentencepiece import keep_keras_hub_model
-from keras_transformer.text.tokenizer import PACKAGE, SPECIAL_TOKENS, Tokenizer
+from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
 from keras_transformer.types import Config
+from keras_transformer_runtime.tokenizers.keras_hub_tokenizers import (
+    DROPPED,
+    SEPARATOR,
+    SPLITS,
+    UNUSED,
+)
+from keras_transformer_runtime.tokenizers.token_vocabulary import SPECIAL_TOKENS
 
 BASES = ("BytePairTokenizer", "WordPieceTokenizer", "SentencePieceTokenizer")
 # Settings that determine the tokens of a text, apart from the vocabulary.
@@ -27,21 +34,6 @@ _FIXED = {"sequence_length": None, "add_bos": False, "add_eos": False, "split": 
 # Settings that are saved elsewhere, or that no token depends on.
 _OTHERS = {
     *("name", "trainable", "dtype", "config_file", "vocabulary", "merges", "proto"),
-}
-
-# Characters that KerasHub's `BytePairTokenizer` drops, NUL with the text behind it,
-# and the tokens of their bytes.
-_DROPPED = {"\x00": "Ā", "\u096c": "à¥¬"}
-_SEPARATOR = "\U0010ffff\U0010fffe"
-# White space that `BytePairTokenizer` takes for punctuation, and all but the space.
-_RARE_SPACE = r"\v\x{85}\x{1680}\x{2000}-\x{2008}\x{200a}\x{2028}\x{2029}\x{205f}"
-_NO_BLANK = r"\t-\r\x{a0}\x{2009}\x{202f}\x{3000}" + _RARE_SPACE
-# Where GPT-2 splits a text and `BytePairTokenizer` does not, and with what: in front
-# of rare white space, and around the last white space of several.
-_SPLITS = {
-    rf"([^ {_NO_BLANK}])([{_RARE_SPACE}])": rf"\1{_SEPARATOR}\2",
-    rf"([{_NO_BLANK}])([^ {_NO_BLANK}])": rf"{_SEPARATOR}\1{_SEPARATOR}\2",
-    r"(\x{0}|\x{96c})": rf"{_SEPARATOR}\1{_SEPARATOR}",
 }
 
 
@@ -158,7 +150,7 @@ class KerasHubTokenizer(Tokenizer):
         self._splits = bool(merges) and not tokenizer.add_prefix_space
         self._dropped = [
             [*map(self.token_to_id, _merged(symbols, merges))]
-            for symbols in _DROPPED.values()
+            for symbols in DROPPED.values()
         ]
 
     @classmethod
@@ -238,12 +230,12 @@ class KerasHubTokenizer(Tokenizer):
 
     def _byte_pair_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns the ids of KerasHub, and those of the characters that it drops."""
-        for pattern, parted in _SPLITS.items():
+        for pattern, parted in SPLITS.items():
             texts = tf.strings.regex_replace(texts, pattern, parted)
-        parts = tf.strings.split(texts, _SEPARATOR)
+        parts = tf.strings.split(texts, SEPARATOR)
         flat = parts.flat_values
         numbers = tf.zeros_like(flat, tf.int32)
-        for number, character in enumerate(_DROPPED, start=1):
+        for number, character in enumerate(DROPPED, start=1):
             numbers = tf.where(flat == character, number, numbers)
         dropped = tf.ragged.constant(
             [[], *self._dropped], tf.int32, row_splits_dtype="int64"
@@ -333,7 +325,7 @@ def _tokens_of(tokenizer: keras.layers.Layer) -> list[str]:
     if not hasattr(tokenizer, "merges"):
         return [*vocabulary]
     ids = dict(tokenizer.vocabulary)
-    tokens = [f"<unused {id}>" for id in range(max(ids.values()) + 1)]
+    tokens = [*map(UNUSED.format, range(max(ids.values()) + 1))]
     for token, id in ids.items():
         tokens[id] = token
     return tokens
@@ -387,7 +379,7 @@ def _read(content: Config) -> keras.layers.Layer:
     vocabulary = [str(token) for token in content["vocabulary"]]
     if "merges" not in content:
         return kind(vocabulary=vocabulary, **settings)
-    ids = {token: id for id, token in enumerate(vocabulary)}
+    ids = {t: id for id, t in enumerate(vocabulary) if t != UNUSED.format(id)}
     return kind(vocabulary=ids, merges=[*map(str, content["merges"])], **settings)
 
 

@@ -9,11 +9,12 @@ from typing import Self, final
 import keras
 import tensorflow as tf
 
-from keras_transformer.text.tokenizer import PACKAGE, SPECIAL_TOKENS, Tokenizer
+from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
 from keras_transformer.text.training_text import training_lines
 from keras_transformer.types import Config
 from keras_transformer_runtime.arguments import check_ints
 from keras_transformer_runtime.text_files import Paths
+from keras_transformer_runtime.tokenizers.token_vocabulary import SPECIAL_TOKENS
 
 # Capitals whose lower case depends on the locale: `SpecialCasing.txt` of Unicode.
 _OF_LOCALES = "IİJĮÌÍĨ"
@@ -236,4 +237,10 @@ def _lower_case(texts: tf.Tensor) -> tf.Tensor:
     """
     for capital in _OF_LOCALES:
         texts = tf.strings.regex_replace(texts, capital, capital.lower())
-    return tf.strings.lower(texts, encoding="utf-8")
+    # `tf.strings.lower` ends a text at NUL.
+    parts = tf.strings.split(texts, "\x00")
+    lower = tf.strings.lower(parts.flat_values, encoding="utf-8")
+    lower = parts.with_flat_values(tf.strings.join(["\x00", lower]))
+    texts = tf.strings.reduce_join(lower, axis=-1)
+    ones = tf.ones_like(texts, tf.int32)
+    return tf.strings.substr(texts, ones, tf.strings.length(texts) - ones)

@@ -10,9 +10,10 @@ import tensorflow as tf
 from keras_transformer.text.sentence_piece_tokenizer import load_pieces, model_type
 from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
 from keras_transformer.types import Config
-
-LANGUAGE_TOKEN = r"^(?s:>>.*?<<)"
-WORD_MARK = "▁"
+from keras_transformer_runtime.tokenizers.sentence_piece_tokenizers import (
+    LANGUAGE_TOKEN,
+    WORD_MARK,
+)
 
 
 @final

@@ -20,7 +20,7 @@ from keras_transformer.text.normalization import (
     parse_model,
     with_normalization,
 )
-from keras_transformer.text.tokenizer import PACKAGE, SPECIAL_TOKENS, Tokenizer
+from keras_transformer.text.tokenizer import PACKAGE, Tokenizer
 from keras_transformer.text.training_text import sample_items, training_lines
 from keras_transformer.types import Config
 from keras_transformer_runtime.arguments import (
@@ -30,6 +30,7 @@ from keras_transformer_runtime.arguments import (
     normalization_rule,
 )
 from keras_transformer_runtime.text_files import Paths
+from keras_transformer_runtime.tokenizers.token_vocabulary import SPECIAL_TOKENS
 
 
 class Subwords(NamedTuple):
@@ -87,6 +88,7 @@ class SentencePieceTokenizer(Tokenizer):
         pieces = self._model.id_to_string(tf.range(count)).numpy()
         super().__init__(piece.decode() for piece in pieces)
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=self._proto)
+        self._is_unigram = model_type(self._proto) == "unigram"
 
     @classmethod
     def train(
@@ -232,9 +234,10 @@ class SentencePieceTokenizer(Tokenizer):
         return {"proto": base64.b64encode(self._proto).decode()}
 
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        if not tf.executing_eagerly():
+        if self._is_unigram or not tf.executing_eagerly():
             return self._model.tokenize(texts)
-        # Outside graphs, sentencepiece is twice as fast as tensorflow-text.
+        # Outside graphs, sentencepiece is twice as fast as tensorflow-text. For unigram
+        # models, the two choose different ones of sequences with equal scores.
         return _to_ragged(self._processor.encode(texts.numpy().tolist()))
 
     def _decode(self, token_ids: tf.RaggedTensor) -> tf.Tensor:

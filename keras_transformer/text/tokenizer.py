@@ -2,13 +2,12 @@
 
 import abc
 import base64
-import collections
 import itertools
 import json
 import os
 import pathlib
 import reprlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NoReturn, Self, TypeAlias
 
 import keras
@@ -24,9 +23,8 @@ from keras_transformer_runtime.files import (
     written_whole,
 )
 from keras_transformer_runtime.tokenizers.invisible_characters import BLANK
-from keras_transformer_runtime.tokenizers.text_checks import TextChecks
+from keras_transformer_runtime.tokenizers.token_vocabulary import TokenVocabulary
 
-SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 SHOWN_TOKENS = 7  # In descriptions; `reprlib` abbreviates lists of more than 6.
 PACKAGE = "keras_transformer"  # Of the names under which Keras registers tokenizers.
 
@@ -34,7 +32,7 @@ Texts: TypeAlias = Sequence[str | bytes] | np.ndarray | tf.Tensor
 Rows: TypeAlias = Sequence[Sequence[int]] | np.ndarray | tf.RaggedTensor | Tensor
 
 
-class Tokenizer(TextChecks, tf.Module):
+class Tokenizer(TokenVocabulary, tf.Module):
     """Base class of the tokenizers.
 
     A tokenizer converts texts to token ids and token ids to texts, eagerly and inside
@@ -78,39 +76,9 @@ class Tokenizer(TextChecks, tf.Module):
     array([b'AB'], dtype=object)
     """
 
-    special_tokens: tuple[str, ...] = SPECIAL_TOKENS
-    """Tokens of padding, unknown text, start and end."""
-
     # Constructor arguments that a preset stores in separate files, and the extensions
     # of these files. Their values are bytes, which `get_config` encodes in base64.
     assets: ClassVar[dict[str, str]] = {}
-
-    def __init__(
-        self, vocabulary: Iterable[str], special_ids: Sequence[int] | None = None
-    ) -> None:
-        super().__init__()
-        self._vocabulary = tuple(vocabulary)
-        if special_ids is not None:
-            self.special_tokens = tuple(self._vocabulary[id] for id in special_ids)
-        special = self.special_tokens
-        missing = [token for token in special if token not in self._vocabulary]
-        if missing:
-            raise ValueError(
-                f"`vocabulary` must contain the special tokens {list(special)}; "
-                f"received a `vocabulary` without {missing}. Train the tokenizer with "
-                "this library, or train the SentencePiece model with the options "
-                "`--pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3`."
-            )
-        self._special_ids = tuple(special_ids or map(self._vocabulary.index, special))
-        pad, unknown, start, end = self._special_ids
-        if end in (pad, unknown) or unknown in (pad, start):
-            raise ValueError(
-                "The ids of padding, unknown text and end must differ, and those of "
-                f"unknown text and start; received `pad_token_id={pad}`, "
-                f"`unknown_token_id={unknown}`, `start_token_id={start}` and "
-                f"`end_token_id={end}`. Use other tokens of the vocabulary, or `None` "
-                "for a new one."
-            )
 
     @abc.abstractmethod
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -129,46 +97,9 @@ class Tokenizer(TextChecks, tf.Module):
         """Creates a tokenizer from the configuration that `get_config` returned."""
         return cls(**config)
 
-    @property
-    def vocabulary_size(self) -> int:
-        """Number of tokens, special tokens included."""
-        return len(self._vocabulary)
-
-    @property
-    def pad_token_id(self) -> int:
-        """Id of `<pad>`, which pads the rows of a batch to the same length."""
-        return self._special_ids[0]
-
-    @property
-    def unknown_token_id(self) -> int:
-        """Id of `<unk>`, which replaces tokens that the vocabulary lacks."""
-        return self._special_ids[1]
-
-    @property
-    def start_token_id(self) -> int:
-        """Id of `<s>`, the first token of the decoder."""
-        return self._special_ids[2]
-
-    @property
-    def end_token_id(self) -> int:
-        """Id of `</s>`, the last token of a text."""
-        return self._special_ids[3]
-
     def _table_of_ids(self) -> tf.lookup.StaticHashTable:
-        """Returns a table of the ids of all tokens, each of which must occur once.
-
-        It lacks the special tokens, so text is never converted to one.
-        """
-        counts = collections.Counter(self._vocabulary)
-        repeated = [token for token, count in counts.items() if count > 1]
-        if repeated:
-            raise ValueError(
-                "`vocabulary` must contain each token once; received a `vocabulary` "
-                f"that repeats {repeated[:5]}. Remove the repetitions."
-            )
-        ids = {token: id for id, token in enumerate(self._vocabulary)}
-        for token in self.special_tokens:
-            ids.pop(token, None)
+        """Returns `_ids_of_tokens` as a table. All other tokens have the unknown id."""
+        ids = self._ids_of_tokens()
         tokens = tf.constant([*ids], tf.string)
         values = tf.constant([*ids.values()], tf.int32)
         entries = tf.lookup.KeyValueTensorInitializer(tokens, values)

@@ -3,57 +3,22 @@
 import abc
 from collections.abc import Sequence
 
-from keras_transformer_runtime.tokenizers.text_checks import TextChecks
-
-SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
+from keras_transformer_runtime.tokenizers.token_vocabulary import TokenVocabulary
 
 
-class TextTokenizer(TextChecks, abc.ABC):
+class TextTokenizer(TokenVocabulary, abc.ABC):
     """Converts texts to token ids and back as a class of `keras_transformer.text` does.
 
     Args:
         vocabulary: all tokens, special tokens included, in the order of their ids.
         special_ids: ids of the tokens of padding, unknown text, start and end; `None` =
             those of `special_tokens`.
-
-    Attributes:
-        tokens: tuple of str, all tokens in the order of their ids.
     """
 
-    special_tokens: tuple[str, ...] = SPECIAL_TOKENS
-
-    def __init__(
-        self, vocabulary: Sequence[str], special_ids: Sequence[int] | None = None
-    ) -> None:
-        self.tokens = self._vocabulary = tuple(vocabulary)
-        if special_ids is not None:
-            self.special_tokens = tuple(self.tokens[id] for id in special_ids)
-        missing = {*self.special_tokens} - {*self.tokens}
-        if missing:
-            raise ValueError(f"`vocabulary` lacks the special tokens {sorted(missing)}")
-        self._special_ids = tuple(
-            special_ids or map(self.tokens.index, self.special_tokens)
-        )
-
     @property
-    def pad_token_id(self) -> int:
-        """Id of `<pad>`, which pads the rows of a batch to the same length."""
-        return self._special_ids[0]
-
-    @property
-    def unknown_token_id(self) -> int:
-        """Id of `<unk>`, which replaces tokens that the vocabulary lacks."""
-        return self._special_ids[1]
-
-    @property
-    def start_token_id(self) -> int:
-        """Id of `<s>`, the first token of the decoder."""
-        return self._special_ids[2]
-
-    @property
-    def end_token_id(self) -> int:
-        """Id of `</s>`, the last token of a text."""
-        return self._special_ids[3]
+    def tokens(self) -> tuple[str, ...]:
+        """All tokens in the order of their ids."""
+        return self._vocabulary
 
     @abc.abstractmethod
     def encode(self, text: str) -> list[int]:
