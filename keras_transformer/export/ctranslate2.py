@@ -52,7 +52,7 @@ from keras_transformer_runtime.engines.model_description import (
     ModelDescription,
 )
 from keras_transformer_runtime.files import new_folder, write_json
-from keras_transformer_runtime.tokenizers import CLASSES as PLAIN_CLASSES
+from keras_transformer_runtime.tokenizers import read_tokenizer
 
 SIDES = ("source", "target")
 # Token ids of sequences.
@@ -410,7 +410,14 @@ def _check_texts(
 ) -> None:
     """Compares texts of a new process with the decoded tokens of CTranslate2."""
     source, target = tokenizers_of(model)
-    if not {type(source).__name__, type(target).__name__} <= {*PLAIN_CLASSES}:
+    try:
+        for content in ModelDescription.read(folder).tokenizers.values():
+            read_tokenizer(content, folder)
+    except ValueError as error:
+        warnings.warn(
+            f"CTranslate2 can use the folder, and the commands cannot: {error}",
+            stacklevel=3,
+        )
         return
     max_length = checked_length(model, rows)
     outputs = _load(model, folder).decode(rows, max_length)

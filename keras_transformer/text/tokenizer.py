@@ -8,7 +8,7 @@ import os
 import pathlib
 import reprlib
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NoReturn, Self, TypeAlias
+from typing import ClassVar, NoReturn, Self, TypeAlias
 
 import keras
 import numpy as np
@@ -105,7 +105,7 @@ class Tokenizer(TokenVocabulary, tf.Module):
         entries = tf.lookup.KeyValueTensorInitializer(tokens, values)
         return tf.lookup.StaticHashTable(entries, self.unknown_token_id)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Config:
         """Describes the tokenizer in a few words, as its `repr` does.
 
         Returns:

@@ -46,7 +46,8 @@ class _Output(NamedTuple):
 
 
 # Unfinished results of the texts of a batch, in their order.
-_Results: TypeAlias = list[Any]
+_Result: TypeAlias = Any
+_Results: TypeAlias = list[_Result]
 
 
 class CTranslate2Engine(Engine):
@@ -368,7 +369,7 @@ class CTranslate2Engine(Engine):
         """Begins to decode a batch."""
 
     @abc.abstractmethod
-    def _outputs(self, result: Any) -> list[_Output]:
+    def _outputs(self, result: _Result) -> list[_Output]:
         """Converts a result of CTranslate2."""
 
     @abc.abstractmethod

@@ -8,10 +8,12 @@ import base64
 import importlib
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from keras_transformer_runtime.files import read_file
 from keras_transformer_runtime.tokenizers.text_tokenizer import TextTokenizer
+
+Config: TypeAlias = dict[str, Any]  # JSON values
 
 LOOKUP_CLASSES = ("CharacterTokenizer", "WordTokenizer", "ByteTokenizer")
 CLASSES = (
@@ -36,7 +38,9 @@ PIECE_CLASSES = (
 _TYPES = {"lowercase": bool, "add_prefix_space": bool, "proto": str}
 
 
-def read_tokenizer(content: Mapping[str, Any], folder: pathlib.Path) -> TextTokenizer:
+def read_tokenizer(
+    content: Mapping[str, object], folder: pathlib.Path
+) -> TextTokenizer:
     """Creates a tokenizer from its configuration.
 
     Args:
@@ -70,7 +74,7 @@ def read_tokenizer(content: Mapping[str, Any], folder: pathlib.Path) -> TextToke
         ) from error
 
 
-def _of_keras_hub(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _of_keras_hub(config: Config) -> tuple[str, Config]:
     """Returns the class of a tokenizer of KerasHub, and its arguments."""
     own = _dictionary(config, "tokenizer")
     name = _class_name("tokenizer", own, BYTE_PAIR_CLASSES + PIECE_CLASSES)
@@ -92,7 +96,7 @@ def _class_named(name: str) -> type[TextTokenizer]:
     return kind
 
 
-def _dictionary(content: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _dictionary(content: Mapping[str, object], key: str) -> Config:
     value = content.get(key)
     if not isinstance(value, Mapping):
         raise ValueError(
@@ -103,7 +107,7 @@ def _dictionary(content: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _class_name(
-    argument: str, content: Mapping[str, Any], classes: tuple[str, ...]
+    argument: str, content: Mapping[str, object], classes: tuple[str, ...]
 ) -> str:
     name = content.get("class_name")
     if not isinstance(name, str) or name not in classes:

@@ -98,13 +98,14 @@ class _Unigrams:
 
     def split(self, text: str) -> list[tuple[str, int]]:
         """Returns the pieces of a normalized text, and their ids."""
-        missing, size, table = (), len(text), self._table
+        size, table = len(text), self._table
+        missing: tuple[()] = ()
         scores = array.array("f", bytes(4 * size + 4))  # rounds to float32
         starts, ids = [-1] * (size + 1), [self._unknown_id] * (size + 1)
         for start in range(size):
             before, is_known = scores[start], False
             for end in range(start + 1, size + 1):
-                found: Any = table.get(text[start:end], missing)
+                found = table.get(text[start:end], missing)
                 if not found:
                     if found is None:
                         continue
