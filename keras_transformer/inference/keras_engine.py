@@ -107,4 +107,3 @@ class KerasEngine(Engine):
 
     def digest(self) -> str:
         return model_digest(self.model)
-
