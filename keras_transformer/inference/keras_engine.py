@@ -23,6 +23,17 @@ class KerasEngine(Engine):
         path: its file or folder.
         options: the `GenerationOptions` of the model; `None` = those of its default
             search.
+
+    Raises:
+        ValueError: if the model has no tokenizers.
+
+    Example:
+
+    ```python
+    engine = KerasEngine(model, pathlib.Path("en-de.keras"))
+    options = engine.options.with_given(num_beams=5)
+    print(engine.generate(["A man sleeps."], options)[0][0].text)
+    ```
     """
 
     name = "keras"
@@ -39,9 +50,10 @@ class KerasEngine(Engine):
         self.is_language_model = not model.has_cross_attention
         self.max_source_length = model.max_source_length
         self.max_target_length = model.max_target_length
+        self._sides = {side: model_side(model, side) for side in ("source", "target")}
 
     def measure(self, texts: Sequence[str], side: str, first: int = 1) -> list[int]:
-        return [*model_side(self.model, side).measure(texts, side, first)]
+        return [*self._sides[side].measure(texts, side, first)]
 
     def refusal(self, options: GenerationOptions, prefix: bool = False) -> str | None:
         return None

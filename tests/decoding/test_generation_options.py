@@ -110,7 +110,7 @@ def test_a_relative_length_has_no_option():
         ),
         (Sampling(top_p=0.5), {"num_hypotheses": 2}, Sampling(2, top_p=0.5)),
         (Sampling(top_p=0.5), {"length_penalty": 1.0}, BeamSearch(4, 1.0)),
-        (GreedySearch(), {"num_hypotheses": 2}, BeamSearch(2, num_hypotheses=2)),
+        (GreedySearch(), {"num_hypotheses": 2}, BeamSearch(2, 0.0, num_hypotheses=2)),
     ],
 )
 def test_options_change_the_default(default, options, expected):
