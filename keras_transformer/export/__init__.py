@@ -20,9 +20,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from keras_transformer.decoding import BeamSearch, Search
-from keras_transformer.decoding.search_options import SEARCH, search_options_error
+from keras_transformer.decoding.generation_options import (
+    chosen_search,
+    is_option_name,
+)
 from keras_transformer_runtime.arguments import check_one_of
-from keras_transformer_runtime.engines.generation_options import GivenOptions
+from keras_transformer_runtime.engines.generation_options import (
+    GivenOptions,
+    SearchOptions,
+)
 from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
@@ -102,27 +108,30 @@ def export_model(
         model: the model.
         filepath: folder to write. It must be new or empty. TensorFlow Serving
             requires `<name>/<version>`.
-        search: the search; `None` = `model.default_search` for `"saved_model"`, which
-            stores it: `BeamSearch()`, or sampling of a language model;
-            `"ctranslate2"` and `"onnx"` check the model with it; `"marian"` does not
-            use it.
+        search: the search; `None` = `model.default_search`, which is `BeamSearch()`, or
+            sampling of a language model, changed by `options`. `"saved_model"` contains
+            it, `"ctranslate2"` records its options; `"onnx"` checks the model with it,
+            with `BeamSearch()` if it is `None`; `"marian"` does not use it.
         format: `"saved_model"`, for TensorFlow (Keras's name `"tf_saved_model"` is
             accepted), `"ctranslate2"`, `"onnx"`, or `"marian"`, for Hugging Face's
             transformers.
         verbose: bool or `None`, whether to print a message when the model is written.
             `None` = no message.
         input_signature: must be `None`. Each format has fixed inputs.
-        **options: further arguments of `export_saved_model`, `export_ctranslate2`,
-            `export_onnx` or `export_marian`, such as `quantization`.
+        **options: options of the search by name, such as `num_beams`, as in
+            `GenerativeModel.generate`; and further arguments of `export_saved_model`,
+            `export_ctranslate2`, `export_onnx` or `export_marian`, such as
+            `quantization`.
 
     Raises:
-        TypeError: if an option is one of a search, such as `num_beams`.
-        ValueError: if `format` or an option is unknown, or the format does not support
-            the model.
+        TypeError: if an option of a search has another name here.
+        ValueError: if `format` or an option is unknown, options are given together with
+            a search, or the format does not support the model.
 
     Example:
 
     ```python
+    export_model(model, "en-de/1", num_beams=5, no_repeat_ngram_size=3)
     export_model(model, "en-de", BeamSearch(5), format="ctranslate2")
     ```
     """
@@ -142,10 +151,14 @@ def export_model(
     write = getattr(sys.modules[__name__], f"export_{format}")
     known = {*inspect.signature(write).parameters}
     if "options" in known:
-        known |= {*GivenOptions.__annotations__} - {"options"}
-    if searched := {n: options[n] for n in options if n in SEARCH and n not in known}:
-        raise search_options_error("export", ("filepath", "search"), searched)
-    for name, value in options.items():
+        known |= {*GivenOptions.__annotations__} - {*SearchOptions.__annotations__}
+    of_search = {
+        name: value
+        for name, value in options.items()
+        if "search" in known and name not in known and is_option_name(name)
+    }
+    others = {name: options[name] for name in options if name not in of_search}
+    for name, value in others.items():
         if name not in known:
             expected = [f"`{n}`" for n in sorted(known - {"options", *_COMMON})]
             raise ValueError(
@@ -154,10 +167,12 @@ def export_model(
                 f"{', '.join(expected) or 'none'}."
             )
     default: Search = BeamSearch()
-    if format == "saved_model":
+    if format != "onnx":
         default = getattr(model, "default_search", default)
-    searches = (search or default,) if "search" in known else ()
-    write(model, filepath, *searches, **options)
+    searches = []
+    if "search" in known:
+        searches = [chosen_search("export", search, default, of_search)]
+    write(model, filepath, *searches, **others)
     if verbose:
         print(f"Saved the model at {str(filepath)!r} in the format {format!r}.")
 

@@ -54,6 +54,7 @@ from keras_transformer.inference.token_ids import (
     token_rows,
 )
 from keras_transformer.types import Tensor
+from keras_transformer_runtime.engines.generation_options import check_stop, cut_text
 
 T = TypeVar("T")
 
@@ -96,10 +97,12 @@ class Generator:
         seed: int | None = None,
         distinct_texts: bool = False,
         constraints: Constraints | None = None,
+        stop: Sequence[str] = (),
         include_source: bool = False,  # whether each text begins with its input
     ) -> Any:
         """Decodes; see `GenerativeModel.generate`."""
         check_request(request, batch_size)
+        check_stop(stop)
         check_seed(seed)
         single = is_text(inputs)
         prefix = [prefix] if single and is_text(prefix) else prefix
@@ -111,6 +114,8 @@ class Generator:
                 "`distinct_texts` must be `False` for token ids, whose hypotheses are "
                 f"distinct; received `distinct_texts={distinct_texts}`. Pass texts."
             )
+        if stop and (return_alignments or not gives_texts):
+            raise _stop_without_text(stop, gives_texts)
         rows = source_rows(self._model, entries, "inputs")
         if return_alignments and self._model.source_spec is None:
             _check_not_empty(rows)
@@ -122,7 +127,10 @@ class Generator:
         check_probabilities(np.asarray(result.scores))
         texts = None
         if gives_texts:
-            texts = self._detokenize(result, rows if include_source else None)
+            sources = rows if include_source else None
+            texts = self._detokenize(result, sources)
+            if stop:
+                result, texts = self._cut(result, texts, stop, sources)
         if texts is not None and distinct_texts:
             result, texts = _distinct_results(result, texts, self._model.pad_token_id)
         one = request.search.num_hypotheses == 1
@@ -296,6 +304,26 @@ class Generator:
         texts = [text.decode() for text in tokenizer.detokenize(token_ids).numpy()]
         return _group(texts, hypotheses)
 
+    def _cut(
+        self,
+        result: SearchResult,
+        texts: list[list[str]],
+        stop: Sequence[str],
+        sources: Rows | None,
+    ) -> tuple[SearchResult, list[list[str]]]:
+        """Ends each output in front of the first text of `stop`."""
+        starts = [0] * len(texts)
+        if sources is not None:
+            no_tokens = result._replace(token_ids=result.token_ids[:, :1, :0])
+            begins = self._detokenize(no_tokens, sources)
+            starts = [len(text) for [text] in begins]
+        cut, truncated = [], np.array(result.truncated)
+        for number, (row, start) in enumerate(zip(texts, starts, strict=True)):
+            pairs = [cut_text(text, stop, start) for text in row]
+            cut.append([text for text, _ in pairs])
+            truncated[number] &= [not has_ended for _, has_ended in pairs]
+        return result._replace(truncated=truncated), cut
+
     def _empty_outputs(
         self, result: SearchResult, entries: Sequence[Any], rows: Rows
     ) -> SearchResult:
@@ -332,6 +360,14 @@ def _check_not_empty(rows: Rows) -> None:
             "`inputs` must have at least one token each, the end token, to be aligned; "
             f"received no token in row {rows.index([])}."
         )
+
+
+def _stop_without_text(stop: Sequence[str], gives_texts: bool) -> ValueError:
+    received = "`return_alignments=True`" if gives_texts else "token ids"
+    return ValueError(
+        "`stop` must be given for texts without alignments, since it cuts texts and "
+        f"not tokens; received `stop={stop!r}` and {received}. Remove one."
+    )
 
 
 def _distinct_results(

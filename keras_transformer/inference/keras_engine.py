@@ -23,6 +23,17 @@ class KerasEngine(Engine):
         path: its file or folder.
         options: the `GenerationOptions` of the model; `None` = those of its default
             search.
+
+    Raises:
+        ValueError: if the model has no tokenizers.
+
+    Example:
+
+    ```python
+    engine = KerasEngine(model, pathlib.Path("en-de.keras"))
+    options = engine.options.with_given(num_beams=5)
+    print(engine.generate(["A man sleeps."], options)[0][0].text)
+    ```
     """
 
     name = "keras"
@@ -39,9 +50,10 @@ class KerasEngine(Engine):
         self.is_language_model = not model.has_cross_attention
         self.max_source_length = model.max_source_length
         self.max_target_length = model.max_target_length
+        self._sides = {side: model_side(model, side) for side in ("source", "target")}
 
     def measure(self, texts: Sequence[str], side: str, first: int = 1) -> list[int]:
-        return [*model_side(self.model, side).measure(texts, side, first)]
+        return [*self._sides[side].measure(texts, side, first)]
 
     def refusal(self, options: GenerationOptions, prefix: bool = False) -> str | None:
         return None
@@ -55,9 +67,7 @@ class KerasEngine(Engine):
         include_prompt: bool = False,
         batch_size: int = 64,
     ) -> list[list[Hypothesis]]:
-        others: dict[str, bool] = {}
-        if self.is_language_model:
-            others["include_prompt"] = include_prompt
+        others = {"include_prompt": True} if include_prompt else {}
         found, *arrays = self.model.generate(
             [*texts],
             search_of(options),
@@ -68,43 +78,37 @@ class KerasEngine(Engine):
             min_length=options.min_length,
             prefix=None if prefixes is None else [*prefixes],
             seed=options.seed,
+            stop=options.stop,
             **others,
         )
         shape = len(texts), options.num_hypotheses
         scores, truncated = (array.reshape(shape).tolist() for array in arrays)
-        hypotheses = []
-        for text, outputs, *rows in zip(texts, found, scores, truncated, strict=True):
-            prompt = self._decoded(text) if include_prompt and options.stop else ""
-            outputs = [outputs] if isinstance(outputs, str) else outputs
-            of_text = []
-            for output, score, is_cut in zip(outputs, *rows, strict=True):
-                begin = len(prompt) if output.startswith(prompt) else 0
-                rest, stopped = options.cut(output[begin:])
-                of_text.append(
-                    Hypothesis(output[:begin] + rest, score, is_cut and not stopped)
-                )
-            hypotheses.append(of_text)
-        return hypotheses
-
-    def _decoded(self, prompt: str) -> str:
-        """Returns a prompt as the tokenizer decodes it."""
-        source, target = self.model.source_tokenizer, self.model.target_tokenizer
-        assert source is not None and target is not None
-        text: bytes = target.detokenize(source.tokenize([prompt])).numpy()[0]
-        return text.decode()
+        outputs = [[text] if isinstance(text, str) else text for text in found]
+        return [
+            [Hypothesis(*each) for each in zip(*parts, strict=True)]
+            for parts in zip(outputs, scores, truncated, strict=True)
+        ]
 
     def stream(
         self, text: str, options: GenerationOptions, prefix: str = ""
     ) -> Iterator[str]:
         pieces = self.model.stream(
             text,
-            search=search_of(options),
-            max_length=options.max_length,
+            search_of(options),
+            options.max_length,
             min_length=options.min_length,
             prefix=prefix or None,
             seed=options.seed,
+            stop=options.stop,
         )
-        return options.cut_pieces(_without(pieces, prefix))
+        tokenizer = self.model.target_tokenizer
+        assert tokenizer is not None
+        [begin] = tokenizer.detokenize(tokenizer.tokenize([prefix])).numpy()
+        skipped = len(begin.decode("utf-8", "replace"))
+        for piece in pieces:
+            if rest := piece[skipped:]:
+                yield rest
+            skipped = max(0, skipped - len(piece))
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 64
@@ -115,13 +119,3 @@ class KerasEngine(Engine):
 
     def digest(self) -> str:
         return model_digest(self.model)
-
-
-def _without(pieces: Iterator[str], prefix: str) -> Iterator[str]:
-    """Yields the pieces of a text without its beginning."""
-    left = len(prefix)
-    for piece in pieces:
-        rest = piece[left:]
-        left = max(0, left - len(piece))
-        if rest:
-            yield rest

@@ -1,7 +1,7 @@
 """A search for one input, step by step: streams of tokens and search trees."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -38,6 +38,7 @@ from keras_transformer.inference.token_ids import (
     pad_prefixes,
 )
 from keras_transformer.types import Tensor, TokenIds
+from keras_transformer_runtime.engines.generation_options import check_stop, cut_pieces
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
@@ -76,14 +77,23 @@ class Stepper:
         request: Request,
         prefix: Sequences | None,
         seed: int | None,
+        stop: Sequence[str] = (),
     ) -> Iterator[Any]:
         """Yields the tokens of one output; see `GenerativeModel.stream`."""
+        check_stop(stop)
         states = self.steps(inputs, request, prefix, seed)
         tokens = self._final_tokens(request, states)
         tokenizer = self._model.target_tokenizer
         if not self._gives_text(inputs) or tokenizer is None:
+            if stop:
+                raise ValueError(
+                    "`stop` must be given for a text, since it cuts texts and not "
+                    f"tokens; received `stop={stop!r}` and token ids. Remove it."
+                )
             return tokens
-        return iter(()) if self._is_empty(inputs) else _pieces(tokens, tokenizer)
+        if self._is_empty(inputs):
+            return iter(())
+        return cut_pieces(_pieces(tokens, tokenizer), stop)
 
     def _final_tokens(self, request: Request, states: Iterator[Any]) -> Iterator[int]:
         """Yields each token as soon as all hypotheses that can win agree on it."""

@@ -1,19 +1,19 @@
 """The decoder-only Transformer: a language model."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Never, NoReturn, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypedDict, Unpack
 
 import keras
 from keras import ops
 
 from keras_transformer.backend.int32_sum import int32_sum
 from keras_transformer.decoding import OutputLength, Sampling, Search
+from keras_transformer.decoding.generation_options import chosen_search
 from keras_transformer.decoding.lengths import (
     default_lengths,
     output_lengths,
     smaller,
 )
-from keras_transformer.decoding.search_options import refuse_search_options
 from keras_transformer.inference.alignment import Alignment
 from keras_transformer.inference.constraints import Constraints
 from keras_transformer.inference.protocols import SequenceInputs
@@ -50,6 +50,7 @@ from keras_transformer.types import (
     TokenIds,
 )
 from keras_transformer_runtime.arguments import check_ints
+from keras_transformer_runtime.engines.generation_options import SearchOptions
 from keras_transformer_runtime.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -383,7 +384,8 @@ class CausalLM(TransformerModel):
         distinct_texts: bool = False,
         constraints: Constraints | None = None,
         include_prompt: bool = False,
-        **unknown: Never,
+        stop: Sequence[str] = (),
+        **options: Unpack[SearchOptions],
     ) -> Any:
         """Continues prompts with a compiled search.
 
@@ -395,9 +397,9 @@ class CausalLM(TransformerModel):
                 token ids: a list of lists of ints, or an int array
                 `(batch, prompt_length)` padded at the end. Instead of a list, also an
                 array, a tensor or a `tf.data.Dataset`, batched or not.
-            search: the search; `Sampling(top_p=0.9)` if `None`. `GreedySearch()` and
-                `BeamSearch()` give the most probable text. They suit answers, and cause
-                repetitions in running text.
+            search: the search; `None` = `default_search`, `Sampling(top_p=0.9)`,
+                changed by `options`. `GreedySearch()` and `BeamSearch()` give the most
+                probable text. They suit answers, and cause repetitions in running text.
             max_length: int or `RelativeLength`, maximum number of new tokens, the end
                 token included; `None` = 256, or `output_length_ratio` times the length
                 of the prompt if this is more. A text that reaches it is cut off there,
@@ -420,7 +422,9 @@ class CausalLM(TransformerModel):
                 `GenerativeModel.generate`. Requires a `BeamSearch`.
             include_prompt: bool, for texts: whether each text begins with its prompt.
                 With a tokenizer of subwords this also keeps the space between them.
-            **unknown: none. An option of a search is refused with the right call.
+            stop: list of texts, for texts. A continuation ends in front of the first
+                of them; see `GenerativeModel.generate`.
+            **options: options of the search by name; see `GenerativeModel.generate`.
 
         Returns:
             For token ids a `SearchResult` of NumPy arrays, without the prompts. For
@@ -445,10 +449,10 @@ class CausalLM(TransformerModel):
         language_model.generate([[2, 17, 25]]).token_ids
         ```
         """
-        refuse_search_options(CausalLM.generate, unknown)
         if return_alignments:
             _refuse("`return_alignments`")
-        request = Request(search or self.default_search, max_length, min_length)
+        search = chosen_search("generate", search, self.default_search, options)
+        request = Request(search, max_length, min_length)
         return self._generator.generate(
             inputs,
             request,
@@ -459,6 +463,7 @@ class CausalLM(TransformerModel):
             seed=seed,
             distinct_texts=distinct_texts,
             constraints=constraints,
+            stop=stop,
             include_source=include_prompt,
         )
 
@@ -514,7 +519,6 @@ class CausalLM(TransformerModel):
         targets: Sequences,
         layer: int | None = None,
         batch_size: int = 64,
-        **unknown: Never,
     ) -> list[Alignment]:
         """Raises `ValueError`: the model has no cross-attention."""
         _refuse("`align`")

@@ -3,8 +3,8 @@
 import abc
 import functools
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, ClassVar, Never, Self
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
 import keras
 from keras import ops
@@ -17,13 +17,13 @@ from keras_transformer.decoding import (
     Search,
     StateAxes,
 )
+from keras_transformer.decoding.generation_options import chosen_search
 from keras_transformer.decoding.lengths import (
     DEFAULT_MAX_LENGTH,
     default_lengths,
     output_lengths,
     smaller,
 )
-from keras_transformer.decoding.search_options import refuse_search_options
 from keras_transformer.inference.alignment import Aligner, Alignment
 from keras_transformer.inference.constraints import Constraints
 from keras_transformer.inference.generation import Generator
@@ -45,6 +45,7 @@ from keras_transformer.layers.quantized_layers import (
 from keras_transformer.models import preset_folders
 from keras_transformer.models.saving import FileInMemory, NamelessFile
 from keras_transformer.types import Mask, Options, Path, Size, SizeT, Tensor, TokenIds
+from keras_transformer_runtime.engines.generation_options import SearchOptions
 from keras_transformer_runtime.files import written_whole
 
 if TYPE_CHECKING:
@@ -159,7 +160,8 @@ class GenerativeModel(keras.Model):
         seed: int | None = None,
         distinct_texts: bool = False,
         constraints: Constraints | None = None,
-        **unknown: Never,
+        stop: Sequence[str] = (),
+        **options: Unpack[SearchOptions],
     ) -> Any:
         """Decodes texts or token ids with a compiled search.
 
@@ -172,8 +174,8 @@ class GenerativeModel(keras.Model):
                 token ids, each with its end token: a list of lists of ints, or
                 an int array `(batch, source_length)` with padding. Instead of a list,
                 also an array, a tensor or a `tf.data.Dataset`, batched or not.
-            search: the search; `BeamSearch()` (4 beams, length penalty 0.6)
-                if `None`.
+            search: the search; `None` = `default_search`, `BeamSearch()` with 4 beams
+                and the length penalty 0.6, changed by `options`.
             max_length: int or `RelativeLength`, maximum output length in tokens,
                 the end token included; `None` = the length of the source plus 50, or
                 `output_length_ratio` times its length if this is more. Without
@@ -202,7 +204,13 @@ class GenerativeModel(keras.Model):
                 tokens follow each other, even if its last word continues; one that is
                 given twice must occur twice. An output that contains its phrases
                 without `constraints` stays the same.
-            **unknown: none. An option of a search is refused with the right call.
+            stop: list of texts, for texts. An output ends in front of the first of
+                them, and is then not truncated. The search goes on behind it, so the
+                score is that of the whole hypothesis.
+            **options: options of the search by name, which change `default_search`:
+                `num_beams`, `length_penalty`, `num_hypotheses`, `num_beam_groups`,
+                `diversity_penalty`, `repetition_penalty`, `no_repeat_ngram_size`,
+                `temperature`, `top_k` and `top_p`; see `GenerationOptions`.
 
         Returns:
             For token ids a `SearchResult` of NumPy arrays. For texts a list of
@@ -217,8 +225,9 @@ class GenerativeModel(keras.Model):
             ValueError: if a token id is not in the vocabulary, a source is
                 longer than `max_source_length`, the inputs are texts and the model has
                 no tokenizers, a text has a lone surrogate or a language token that the
-                vocabulary lacks, an argument is out of range, or an input to align has
-                no tokens.
+                vocabulary lacks, an argument is out of range, options are given
+                together with a search, or an input to align has no tokens.
+            TypeError: if there is no such option.
             FloatingPointError: if a hypothesis ends because the logits of a step have
                 no probabilities: one is NaN or `inf`, or all are `-inf`.
 
@@ -227,12 +236,13 @@ class GenerativeModel(keras.Model):
         ```python
         model.generate(["A man sleeps.", "Two dogs run."])
         model.generate("A man sleeps.", prefix="Ein Mann")
+        model.generate("A man sleeps.", num_beams=5, num_hypotheses=3)
         model.generate([[17, 25, 3]], search=GreedySearch()).token_ids
         text, alignment = model.generate("A man sleeps.", return_alignments=True)
         ```
         """
-        refuse_search_options(GenerativeModel.generate, unknown)
-        request = Request(search or self.default_search, max_length, min_length)
+        search = chosen_search("generate", search, self.default_search, options)
+        request = Request(search, max_length, min_length)
         return self._generator.generate(
             inputs,
             request,
@@ -244,6 +254,7 @@ class GenerativeModel(keras.Model):
             seed=seed,
             distinct_texts=distinct_texts,
             constraints=constraints,
+            stop=stop,
         )
 
     def stream(
@@ -255,7 +266,8 @@ class GenerativeModel(keras.Model):
         min_length: OutputLength = 0,
         prefix: Sequences | None = None,
         seed: int | None = None,
-        **unknown: Never,
+        stop: Sequence[str] = (),
+        **options: Unpack[SearchOptions],
     ) -> Iterator[Any]:
         """Decodes one input and yields its output piece by piece.
 
@@ -273,7 +285,9 @@ class GenerativeModel(keras.Model):
             min_length: see `generate`.
             prefix: a text, or a list of token ids, the beginning of the output.
             seed: see `generate`.
-            **unknown: none. An option of a search is refused with the right call.
+            stop: see `generate`. A piece is held back while it may be the beginning of
+                one of these texts.
+            **options: options of the search by name; see `generate`.
 
         Yields:
             For a text, texts; for token ids, ints, the last of which is the end token.
@@ -290,9 +304,9 @@ class GenerativeModel(keras.Model):
             print(piece, end="", flush=True)
         ```
         """
-        refuse_search_options(GenerativeModel.stream, unknown)
-        request = Request(search or self.default_search, max_length, min_length)
-        return self._stepper.stream(inputs, request, prefix, seed)
+        search = chosen_search("stream", search, self.default_search, options)
+        request = Request(search, max_length, min_length)
+        return self._stepper.stream(inputs, request, prefix, seed, stop)
 
     def search_tree(
         self,
@@ -302,7 +316,7 @@ class GenerativeModel(keras.Model):
         *,
         min_length: OutputLength = 0,
         prefix: Sequences | None = None,
-        **unknown: Never,
+        **options: Unpack[SearchOptions],
     ) -> SearchTree:
         """Decodes one input and returns all hypotheses of the beam search.
 
@@ -315,7 +329,7 @@ class GenerativeModel(keras.Model):
             max_length: see `generate`.
             min_length: see `generate`.
             prefix: a text, or a list of token ids, the beginning of the output.
-            **unknown: none. An option of a search is refused with the right call.
+            **options: options of the search by name; see `generate`.
 
         Returns:
             A `SearchTree`.
@@ -334,8 +348,8 @@ class GenerativeModel(keras.Model):
         plotting.plot_search_tree(*tree).savefig("search.png")
         ```
         """
-        refuse_search_options(GenerativeModel.search_tree, unknown)
-        request = Request(search or BeamSearch(), max_length, min_length)
+        chosen = chosen_search("search_tree", search, BeamSearch(), options)
+        request = Request(chosen, max_length, min_length)
         return self._stepper.search_tree(inputs, request, prefix)
 
     def score(
@@ -345,7 +359,6 @@ class GenerativeModel(keras.Model):
         batch_size: int = 64,
         *,
         add_end: bool = True,
-        **unknown: Never,
     ) -> ScoreResult:
         """Computes the log-probability of each target, given its source.
 
@@ -362,7 +375,6 @@ class GenerativeModel(keras.Model):
             add_end: bool, whether targets that are texts end with the end token.
                 `False` = targets are incomplete: the score is that of a beginning.
                 Token ids are scored as they are.
-            **unknown: none. An option of a search is refused with the right call.
 
         Returns:
             A `ScoreResult` of NumPy arrays, with the `perplexity` of the corpus.
@@ -381,7 +393,6 @@ class GenerativeModel(keras.Model):
         print(len(result.token_scores[0]) == result.lengths[0])  # True
         ```
         """
-        refuse_search_options(GenerativeModel.score, unknown)
         return self._scorer.score(sources, targets, batch_size, add_end)
 
     def align(
@@ -390,7 +401,6 @@ class GenerativeModel(keras.Model):
         targets: Sequences,
         layer: int | None = None,
         batch_size: int = 64,
-        **unknown: Never,
     ) -> list[Alignment]:
         """Aligns each target with its source by the cross-attention of one layer.
 
@@ -407,7 +417,6 @@ class GenerativeModel(keras.Model):
                 second-to-last (or the only) block, which agrees best with alignments by
                 hand (Garg et al., 2019).
             batch_size: int, number of pairs aligned together.
-            **unknown: none. An option of a search is refused with the right call.
 
         Returns:
             A list with one `Alignment` per pair.
@@ -427,7 +436,6 @@ class GenerativeModel(keras.Model):
         References:
             - [Garg et al., 2019](https://arxiv.org/abs/1909.02074)
         """
-        refuse_search_options(GenerativeModel.align, unknown)
         return self._aligner.align(sources, targets, layer, batch_size)
 
     @abc.abstractmethod
@@ -737,10 +745,12 @@ class GenerativeModel(keras.Model):
             filepath: folder to write; it must be new or empty. TensorFlow
                 Serving requires `<name>/<version>`.
             search: the search; `BeamSearch()` if `None`, or `Sampling(top_p=0.9)` for a
-                SavedModel of a language model. Not part of `"marian"`.
+                SavedModel of a language model, changed by `options`. Not part of
+                `"marian"`.
             format: `"saved_model"`, for TensorFlow, `"ctranslate2"`, `"onnx"`, or
                 `"marian"`, for Hugging Face transformers.
-            **options: further arguments of the function that writes the format:
+            **options: options of the search by name, as in `generate`, and further
+                arguments of the function that writes the format:
                 `export_saved_model`, `export_ctranslate2`, `export_onnx` or
                 `export_marian` of `keras_transformer.export`.
 

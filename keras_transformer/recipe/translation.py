@@ -11,7 +11,8 @@ import numpy as np
 from keras_transformer import evaluation
 from keras_transformer.dataset import ParallelDataset, parallel_dataset, read_pairs
 from keras_transformer.dataset.text_pairs import Corpus, Pair, open_corpora
-from keras_transformer.decoding import BeamSearch, GreedySearch
+from keras_transformer.decoding import GreedySearch, Search
+from keras_transformer.decoding.generation_options import search_of
 from keras_transformer.models import GenerativeModel, Seq2Seq
 from keras_transformer.recipe.engines import (
     ValidationEngine,
@@ -40,6 +41,10 @@ from keras_transformer.text import SentencePieceTokenizer, Tokenizer
 from keras_transformer.training import TranslationQuality
 from keras_transformer.training.translation_quality import check_source_lengths
 from keras_transformer_runtime.engines.engine import Engine
+from keras_transformer_runtime.engines.generation_options import (
+    LENGTH_PENALTY,
+    GenerationOptions,
+)
 from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
@@ -191,7 +196,7 @@ class TranslationEvaluator(Evaluator):
         if recipe.metric == "loss":
             result = model.score(text.sources, text.references)
             return float(-np.sum(result.scores) / np.sum(result.lengths))
-        search = BeamSearch(recipe.num_beams)
+        search = _search(recipe.num_beams)
         outputs, _ = self._engine.translate(model, text.sources, search)
         return self._scores(outputs, text)[recipe.metric].score
 
@@ -201,12 +206,12 @@ class TranslationEvaluator(Evaluator):
         metric = "bleu" if recipe.metric == "loss" else recipe.metric
         valid_scores = {}
         for penalty in LENGTH_PENALTIES:
-            search = BeamSearch(recipe.num_beams, penalty)
+            search = _search(recipe.num_beams, penalty)
             outputs = model.generate(self._valid.sources, search)
             scores = self._scores(outputs, self._valid)
             valid_scores[penalty] = scores[metric].score
         length_penalty = _best_penalty(valid_scores, metric)
-        search = BeamSearch(recipe.num_beams, length_penalty)
+        search = _search(recipe.num_beams, length_penalty)
         outputs = model.generate(self._test.sources, search)
         test_scores = self._scores(outputs, self._test)
         figures = Figures(
@@ -294,6 +299,13 @@ def _without_long_pairs(
     if not is_short.any():
         return text
     return ParallelText(*(list(itertools.compress(side, is_short)) for side in text))
+
+
+def _search(num_beams: int, length_penalty: float = LENGTH_PENALTY) -> Search:
+    """Returns a beam search, or a greedy one of one beam, as the commands do."""
+    return search_of(
+        GenerationOptions(num_beams=num_beams, length_penalty=length_penalty)
+    )
 
 
 def _sampling(tokenizer: Tokenizer, rate: float | None) -> float | None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Never, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import keras
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from keras_transformer.backend.processes import of_first_process
 from keras_transformer.decoding import Search
 from keras_transformer.decoding.lengths import warn_of_truncation
-from keras_transformer.decoding.search_options import refuse_search_options
 from keras_transformer.types import Logs
 from keras_transformer_runtime.arguments import check_ints
 
@@ -69,7 +68,6 @@ class TranslationQuality(keras.callbacks.Callback):
         translate: function of the model, the sources and the search, which returns a
             list of texts and whether each has reached the maximum length, a boolean
             array `(texts,)`. `None` = `model.generate`.
-        **others: none. An option of a search is refused with the right call.
 
     Raises:
         ValueError: if an argument has an invalid value; from `fit`, if the model has no
@@ -110,10 +108,8 @@ class TranslationQuality(keras.callbacks.Callback):
         tokenize: str = "13a",
         metrics: Sequence[str] = ("bleu", "chrf"),
         translate: Translate | None = None,
-        **others: Never,
     ) -> None:
         super().__init__()
-        refuse_search_options(TranslationQuality, others)
         _check_corpus(sources, references)
         if search is not None and search.num_hypotheses != 1:
             raise ValueError(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self, TypedDict, Unpack
 
 from keras_transformer_runtime.arguments import (
@@ -20,11 +20,9 @@ _OF_BEAMS = ("num_beams", "length_penalty", "num_beam_groups", "diversity_penalt
 _OF_SAMPLING = ("temperature", "top_k", "top_p")
 
 
-class GivenOptions(TypedDict, total=False):
-    """The options that a caller sets; `None` = the setting of the model."""
+class SearchOptions(TypedDict, total=False):
+    """The options of a search that a caller sets; `None` = those of the model."""
 
-    max_length: int | None
-    min_length: int | None
     num_beams: int | None
     length_penalty: float | None
     num_hypotheses: int | None
@@ -35,8 +33,15 @@ class GivenOptions(TypedDict, total=False):
     temperature: float | None
     top_k: int | None
     top_p: float | None
+
+
+class GivenOptions(SearchOptions, total=False):
+    """The options that a caller sets; `None` = the setting of the model."""
+
+    max_length: int | None
+    min_length: int | None
     seed: int | None
-    stop: tuple[str, ...] | None
+    stop: Sequence[str] | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,7 +70,7 @@ class GenerationOptions:
         top_p: float, tokens are drawn from the most probable ones whose probabilities
             sum to `top_p`; 1 = from all.
         seed: int, seed of sampling; `None` = random.
-        stop: tuple of str. An output ends in front of the first of these texts.
+        stop: list of str. An output ends in front of the first of these texts.
 
     Raises:
         ValueError: if an option is out of its range, or options contradict each other.
@@ -93,7 +98,7 @@ class GenerationOptions:
     top_k: int | None = None
     top_p: float = TOP_P
     seed: int | None = None
-    stop: tuple[str, ...] = ()
+    stop: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_ints(1, optional=True, max_length=self.max_length, top_k=self.top_k)
@@ -133,12 +138,8 @@ class GenerationOptions:
                 "`num_hypotheses` must be at most `num_beams`; received "
                 f"`num_hypotheses={self.num_hypotheses}`, `num_beams={self.num_beams}`."
             )
-        for text in self.stop:
-            check_unicode(text, "stop", repr(text))
-            if not text:
-                raise ValueError(
-                    f"`stop` must be texts that are not empty; received `{self.stop}`."
-                )
+        check_stop(self.stop)
+        object.__setattr__(self, "stop", tuple(self.stop))
 
     def with_given(self, **given: Unpack[GivenOptions]) -> Self:
         """Returns the options with those that a caller sets.
@@ -154,7 +155,9 @@ class GenerationOptions:
         Raises:
             ValueError: if options of sampling and of beam search are given together.
         """
-        changes: Any = {name: x for name, x in given.items() if x is not None}
+        changes: dict[str, Any] = {
+            name: value for name, value in given.items() if value is not None
+        }
         of_beams = [name for name in _OF_BEAMS if name in changes]
         of_sampling = [name for name in _OF_SAMPLING if name in changes]
         if of_beams and of_sampling:
@@ -177,28 +180,72 @@ class GenerationOptions:
 
     def cut(self, text: str) -> tuple[str, bool]:
         """Returns a text up to the first text of `stop`, and whether it has one."""
-        places = [place for end in self.stop if (place := text.find(end)) >= 0]
-        return (text[: min(places)], True) if places else (text, False)
+        return cut_text(text, self.stop)
 
     def cut_pieces(self, pieces: Iterable[str]) -> Iterator[str]:
-        """Yields the pieces of a text up to the first text of `stop`.
+        """Yields pieces of a text up to the first text of `stop`."""
+        return cut_pieces(pieces, self.stop)
 
-        A piece that may be the beginning of a text of `stop` is held back.
-        """
-        held = ""
-        for piece in pieces:
-            held, stopped = self.cut(held + piece)
-            if stopped:
-                break
-            ends = (
-                length
-                for text in self.stop
-                for length in range(1, len(text))
-                if held.endswith(text[:length])
+
+def check_stop(stop: Sequence[str]) -> None:
+    """Checks the texts in front of which outputs end."""
+    if isinstance(stop, str) or not all(isinstance(text, str) for text in stop):
+        raise ValueError(
+            "`stop` must be a list of texts; received "
+            f"`stop={stop!r}`. For one text, pass a list of one entry."
+        )
+    for text in stop:
+        check_unicode(text, "stop", repr(text))
+        if not text:
+            raise ValueError(
+                f"`stop` must be texts that are not empty; received `stop={stop!r}`."
             )
-            ready = len(held) - max(ends, default=0)
-            if ready:
-                yield held[:ready]
-            held = held[ready:]
-        if held:
-            yield held
+
+
+def cut_text(text: str, stop: Sequence[str], start: int = 0) -> tuple[str, bool]:
+    """Cuts a text in front of the first of some texts.
+
+    Args:
+        text: str.
+        stop: list of str.
+        start: int, the place from which on the text is searched.
+
+    Returns:
+        Tuple of the beginning of the text, and whether it has one of `stop`.
+    """
+    places = [place for end in stop if (place := text.find(end, start)) >= 0]
+    return (text[: min(places)], True) if places else (text, False)
+
+
+def cut_pieces(pieces: Iterable[str], stop: Sequence[str]) -> Iterator[str]:
+    """Yields pieces of a text, joined as `cut_text` cuts it.
+
+    A piece is held back while it may be the beginning of a text of `stop`.
+
+    Args:
+        pieces: iterable of str; it is read up to the first text of `stop`.
+        stop: list of str.
+
+    Yields:
+        str, not empty.
+    """
+    waiting = ""
+    for piece in pieces:
+        waiting += piece
+        text, has_ended = cut_text(waiting, stop)
+        ready = min(len(text), len(waiting) - _held_back(waiting, stop))
+        if ready:
+            yield waiting[:ready]
+        if has_ended and ready == len(text):
+            return
+        waiting = waiting[ready:]
+    text, _ = cut_text(waiting, stop)
+    if text:
+        yield text
+
+
+def _held_back(text: str, stop: Sequence[str]) -> int:
+    """Returns the length of the end of a text that begins a text of `stop`."""
+    longest = max(map(len, stop), default=1) - 1
+    lengths = range(min(longest, len(text)), 0, -1)
+    return next((n for n in lengths if any(s.startswith(text[-n:]) for s in stop)), 0)

@@ -5,18 +5,19 @@ import hashlib
 import json
 import os
 from collections.abc import Generator, Iterable, Sequence
-from typing import BinaryIO, Never
+from typing import BinaryIO, Unpack
 
 import keras
 
 from keras_transformer.backend.ray_connection import use_loopback
 from keras_transformer.decoding import BeamSearch, OutputLength, Search
-from keras_transformer.decoding.search_options import refuse_search_options
+from keras_transformer.decoding.generation_options import chosen_search
 from keras_transformer.inference.phrase_dictionary import PhraseDictionary
 from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.request import Request, check_request, check_seed
 from keras_transformer_runtime.arguments import check_ints
 from keras_transformer_runtime.engines.engine import Hypothesis
+from keras_transformer_runtime.engines.generation_options import SearchOptions
 from keras_transformer_runtime.file_translation import translation
 from keras_transformer_runtime.file_translation.line_windows import TextSide
 from keras_transformer_runtime.file_translation.translation import (
@@ -158,7 +159,7 @@ def translate_file(
     workers: int = 1,
     verbose: int = 1,
     dictionary: PhraseDictionary | None = None,
-    **unknown: Never,
+    **options: Unpack[SearchOptions],
 ) -> None:
     """Translates a text file of any size, one text per line.
 
@@ -206,7 +207,7 @@ def translate_file(
         verbose: 1 for a progress bar in a terminal or a notebook, 0 for no output.
         dictionary: the target phrases that must occur in the translations of lines
             with certain source phrases; see `PhraseDictionary`.
-        **unknown: none. An option of a search is refused with the right call.
+        **options: options of the search by name; see `GenerativeModel.generate`.
 
     Raises:
         ValueError: if an argument is out of range, the model has no tokenizers, the
@@ -225,10 +226,9 @@ def translate_file(
     translate_file(model, "news.en", "news.de", search=BeamSearch(num_beams=5))
     ```
     """
-    refuse_search_options(translate_file, unknown)
     translator = ModelTranslator(
         model,
-        search,
+        chosen_search("translate_file", search, BeamSearch(), options),
         max_length=max_length,
         min_length=min_length,
         seed=seed,
@@ -264,7 +264,7 @@ def translate_stream(
     too_long: str = "error",
     verbose: int = 0,
     dictionary: PhraseDictionary | None = None,
-    **unknown: Never,
+    **options: Unpack[SearchOptions],
 ) -> None:
     """Translates from a pipe, or into a pipe, as `translate_file` does.
 
@@ -286,7 +286,7 @@ def translate_stream(
         too_long: see `translate_file`.
         verbose: 1 for a progress bar in a terminal or a notebook, 0 for no output.
         dictionary: see `translate_file`.
-        **unknown: none. An option of a search is refused with the right call.
+        **options: options of the search by name; see `GenerativeModel.generate`.
 
     Raises:
         ValueError: if an argument is out of range, the model has no tokenizers, or the
@@ -303,10 +303,9 @@ def translate_stream(
     print(len(written.getvalue().splitlines()))  # 2
     ```
     """
-    refuse_search_options(translate_stream, unknown)
     translator = ModelTranslator(
         model,
-        search,
+        chosen_search("translate_stream", search, BeamSearch(), options),
         max_length=max_length,
         batch_size=batch_size,
         dictionary=dictionary,
