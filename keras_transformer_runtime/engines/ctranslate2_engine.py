@@ -232,18 +232,26 @@ class CTranslate2Engine(Engine):
     ) -> list[list[Hypothesis]]:
         """Waits for the results of a batch.
 
-        CTranslate2 has one maximum length for a batch. A text whose output is longer
-        than its own limit is decoded again, alone.
+        CTranslate2 has one maximum length for a batch. Texts whose outputs are longer
+        than their own limit are decoded again, those of one limit together.
         """
-        found = []
-        for place, result in enumerate(results):
-            outputs, limit = self._outputs(result.result()), batch.limits[place]
-            if max(len(each.token_ids) + each.ended for each in outputs) > limit:
-                [alone] = self._submit(batch.part([place]), options)
-                outputs = self._outputs(alone.result())
-            prompt = batch.rows[place] if include_prompt else []
-            found.append([self._hypothesis(o, limit, options, prompt) for o in outputs])
-        return found
+        outputs = [self._outputs(result.result()) for result in results]
+        over: dict[int, list[int]] = {}
+        for place, found in enumerate(outputs):
+            limit = batch.limits[place]
+            if max(len(each.token_ids) + each.ended for each in found) > limit:
+                over.setdefault(limit, []).append(place)
+        for places in over.values():
+            again = self._submit(batch.part(places), options)
+            for place, result in zip(places, again, strict=True):
+                outputs[place] = self._outputs(result.result())
+        hypotheses = []
+        for row, limit, found in zip(batch.rows, batch.limits, outputs, strict=True):
+            prompt = row if include_prompt else []
+            hypotheses.append(
+                [self._hypothesis(each, limit, options, prompt) for each in found]
+            )
+        return hypotheses
 
     def _hypothesis(
         self,
