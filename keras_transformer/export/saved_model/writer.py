@@ -125,13 +125,12 @@ def export_saved_model(
       `(batch,)`. It is 1 for a text without words, and 0 for a language token that the
       vocabulary lacks.
     - `continue`, only of language models, if the search is `GreedySearch` or `Sampling`
-      of one sample without logits processors and `min_length` is 0: `text`, the prompts; `state`, strings
-      `(batch,)`, `""` at first and then that of the last call; and `seed`, int32
-      `(batch,)`. It returns the whole `text` after up to 8 more tokens, the new
-      `state`, the number of tokens of `text`, `length`, and whether the text has ended,
-      `done`, both int32 `(batch,)`. The text ends at `max_length`, if it is given. A
-      server streams a text with it, and stores nothing
-      between the calls.
+      of one sample without logits processors and `min_length` is 0: `text`, the
+      prompts; `state`, strings `(batch,)`, `""` at first and then that of the last
+      call; and `seed`, int32 `(batch,)`. It returns the whole `text` after up to 8 more
+      tokens, the new `state`, the number of tokens of `text`, `length`, and whether the
+      text has ended, `done`, both int32 `(batch,)`. A text ends at `max_length`, if it
+      is given. A server streams a text with it, and stores nothing between the calls.
     - `attention`, only of models with cross-attention: `text`. It returns the best
       `text` and its `score`, `(batch,)`; `source_tokens` and `tokens`, strings
       `(batch, source_length)` and `(batch, target_length)`, padded with `""`; and their
