@@ -1,7 +1,6 @@
 """Options of a search by name, and the search that they describe."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, cast
 
 from keras_transformer.decoding.beam_search import BeamSearch
@@ -15,6 +14,7 @@ from keras_transformer.decoding.logits_processors import (
 )
 from keras_transformer.decoding.sampling import Sampling
 from keras_transformer.decoding.search import Search
+from keras_transformer.types import Options
 from keras_transformer_runtime.engines.generation_options import (
     GenerationOptions,
     SearchOptions,
@@ -108,7 +108,7 @@ def options_of(
             raise ValueError(
                 f"`{name}` must be an int to be an option; received `{name}={length}`."
             )
-    found: dict[str, Any] = {
+    found: Options = {
         name: getattr(search, name)
         for name in ("num_beams", "num_hypotheses", "num_beam_groups")
         if hasattr(search, name)
@@ -189,7 +189,7 @@ def chosen_search(
     function: str,
     search: Search | None,
     default: Search,
-    options: SearchOptions | Mapping[str, Any],
+    options: SearchOptions | Options,
 ) -> Search:
     """Returns the search of a call: one that is given, or a default with options.
 
@@ -210,7 +210,7 @@ def chosen_search(
     for name in options:
         if name not in SearchOptions.__annotations__:
             raise _unknown_option(function, name, options)
-    given: dict[str, Any] = {
+    given: Options = {
         name: value for name, value in options.items() if value is not None
     }
     if not given:
@@ -226,10 +226,10 @@ def chosen_search(
 
 
 def _unknown_option(
-    function: str, name: str, options: SearchOptions | Mapping[str, Any]
+    function: str, name: str, options: SearchOptions | Options
 ) -> TypeError:
     """Returns an error that names the option of this library, if it has one."""
-    value = cast(Mapping[str, Any], options)[name]
+    value = cast(Options, options)[name]
     kinds = [kind for kind in _SEARCHES if name in _argument_names(kind)]
     if name in OTHER_NAMES:
         remedy = f"Pass {OTHER_NAMES[name].format(value)}."

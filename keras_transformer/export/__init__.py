@@ -17,7 +17,7 @@ import inspect
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from keras_transformer.decoding import BeamSearch, Search
 from keras_transformer.decoding.generation_options import (
@@ -25,10 +25,7 @@ from keras_transformer.decoding.generation_options import (
     is_option_name,
 )
 from keras_transformer_runtime.arguments import check_one_of
-from keras_transformer_runtime.engines.generation_options import (
-    GivenOptions,
-    SearchOptions,
-)
+from keras_transformer_runtime.engines.generation_options import SearchOptions
 from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
@@ -149,9 +146,11 @@ def export_model(
             "input_signature=...)`."
         )
     write = getattr(sys.modules[__name__], f"export_{format}")
-    known = {*inspect.signature(write).parameters}
-    if "options" in known:
-        known |= {*GivenOptions.__annotations__} - {*SearchOptions.__annotations__}
+    parameters = inspect.signature(write).parameters
+    known = {*parameters}
+    if "options" in parameters:
+        [named] = get_args(parameters["options"].annotation)
+        known |= {*named.__annotations__} - {*SearchOptions.__annotations__}
     of_search = {
         name: value
         for name, value in options.items()

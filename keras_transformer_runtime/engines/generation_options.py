@@ -178,6 +178,18 @@ class GenerationOptions:
             changes["num_beams"] = max(self.num_beams, wanted)
         return dataclasses.replace(self, **changes)
 
+    def of_search(self) -> dict[str, Any]:
+        """Returns the options that the search depends on, by name.
+
+        Those of another kind of search, `seed` and `stop` are left out.
+        """
+        unused = {"samples", "seed", "stop"}
+        unused |= {*(_OF_BEAMS if self.samples else _OF_SAMPLING)}
+        if self.num_beams == 1:
+            unused |= {*_OF_BEAMS} - {"num_beams"}
+        options = dataclasses.asdict(self)
+        return {name: value for name, value in options.items() if name not in unused}
+
     def cut(self, text: str) -> tuple[str, bool]:
         """Returns a text up to the first text of `stop`, and whether it has one."""
         return cut_text(text, self.stop)

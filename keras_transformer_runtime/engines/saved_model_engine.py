@@ -1,6 +1,5 @@
 """Generates texts with a SavedModel, with TensorFlow alone."""
 
-import dataclasses
 import hashlib
 import math
 import os
@@ -17,9 +16,6 @@ from keras_transformer_runtime.arguments import check_unicode
 from keras_transformer_runtime.engines.engine import Engine, Hypothesis, TokenScores
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.engines.model_description import ModelDescription
-
-# Options that a request can set: the engine cuts texts, and `nbest` takes a seed.
-_OF_REQUESTS = ("stop", "seed")
 
 
 @final
@@ -43,6 +39,7 @@ class SavedModelEngine(Engine):
         self.is_language_model = description.is_language_model
         self.max_source_length = description.limits.source
         self.max_target_length = description.limits.target
+        self._description = description
         self._model = tf.saved_model.load(os.fspath(path))
         self._signatures = self._model.signatures
 
@@ -66,27 +63,44 @@ class SavedModelEngine(Engine):
     def measure(self, texts: Sequence[str], side: str, first: int = 1) -> list[int]:
         found = self._call("lengths", source=texts, target=texts)
         lengths: list[int] = found[f"{side}_length"].tolist()
+        if 0 in lengths:
+            place = lengths.index(0)
+            raise ValueError(
+                f"`{side}` must have a language token of the vocabulary or none; "
+                f"received {texts[place]!r:.80} in line {first + place}."
+            )
         return lengths
 
     def refusal(self, options: GenerationOptions, prefix: bool = False) -> str | None:
-        for field in dataclasses.fields(options):
-            wanted, own = (
-                getattr(options, field.name),
-                getattr(self.options, field.name),
-            )
-            if wanted == own or field.name in _OF_REQUESTS:
-                continue
-            option = field.name.replace("_", "-")
-            remedy = f"Export it with `--{option} {wanted}`"
-            if field.name == "samples":
-                remedy = "Export it with `--top-p 0.9`" if wanted else "Export it anew"
-            return (
-                f"`{field.name}` must be {own}, with which {self.path} was exported; "
-                f"received `{field.name}={wanted}`. {remedy}, or use the engine Keras."
-            )
         if "nbest" not in self._signatures:
             return f"{self.path} must have the signature nbest; it takes no texts."
-        return None
+        wanted, own = options.of_search(), self.options.of_search()
+        changed = {x: wanted[x] for x in wanted if x not in own or wanted[x] != own[x]}
+        if not changed:
+            return None
+        if options.samples != self.options.samples:
+            kinds = {True: "sampling", False: "beam search or greedy search"}
+            must = f"The search must be {kinds[self.options.samples]}"
+            received = kinds[options.samples]
+            default = GenerationOptions(samples=options.samples).of_search()
+            changed = {
+                name: value
+                for name, value in changed.items()
+                if value != default[name] or name in ("num_beams", "temperature")
+            }
+        else:
+            name = next(iter(changed))
+            must = f"`{name}` must be {own[name]}"
+            received = f"`{name}={changed[name]}`"
+        flags = [
+            f"--{name.replace('_', '-')} {value}"
+            for name, value in changed.items()
+            if value is not None
+        ]
+        return (
+            f"{must}, with which {self.path} was exported; received {received}. Export "
+            f"it with `{' '.join(flags)}`, or use the engine Keras."
+        )
 
     def generate(
         self,
@@ -101,6 +115,14 @@ class SavedModelEngine(Engine):
         for place, text in enumerate(texts):
             check_unicode(text, "texts", f"row {place}")
         lengths = self.measure(texts, "source")
+        longest = self.max_source_length or math.inf
+        for place, length in enumerate(lengths):
+            if length > longest:
+                raise ValueError(
+                    "`texts` must have at most `max_source_length="
+                    f"{self.max_source_length}` tokens each; received {length} "
+                    f"tokens in row {place}. Shorten or split the text."
+                )
         order = sorted(range(len(texts)), key=lambda place: lengths[place])
         outputs: list[list[Hypothesis]] = [[] for _ in texts]
         for start in range(0, len(order), batch_size):
@@ -112,29 +134,33 @@ class SavedModelEngine(Engine):
                 seed=self._seeds(len(places), options.seed),
             )
             for row, place in enumerate(places):
-                prompt = texts[place] if include_prompt else ""
-                outputs[place] = _hypotheses(found, row, options, prompt)
+                outputs[place] = _hypotheses(found, row, options, include_prompt)
         return outputs
 
     def stream(
         self, text: str, options: GenerationOptions, prefix: str = ""
     ) -> Iterator[str]:
         self.check(options, bool(prefix))
-        # With a seed, the pieces would differ from the output of `generate`.
-        if "continue" in self._signatures and options.seed is None and not prefix:
+        # With a seed, the samples would differ from the output of `generate`.
+        is_free = not options.samples or options.seed is None
+        if "continue" in self._signatures and is_free and not prefix:
             return options.cut_pieces(self._pieces(text))
         prefixes = [prefix] if prefix else None
         [[best, *_]] = self.generate([text], options, prefixes=prefixes)
-        return iter([best.text.removeprefix(prefix)])
+        is_cut = prefix.startswith(best.text)  # in front of a text of `stop`
+        return iter([] if is_cut else [best.text.removeprefix(prefix)])
 
     def _pieces(self, text: str) -> Iterator[str]:
         """Yields what a language model writes, a few tokens at a time."""
+        check_unicode(text, "text", repr(text))
         state, written, done = "", "", False
         seeds = self._seeds(1, None)
+        [length] = self.measure([text], "source")
+        limit = self._description.max_length(length, self.options.max_length)
         while not done:
             found = self._call("continue", text=[text], state=[state], seed=seeds)
             whole, state = (found[name][0].decode() for name in ("text", "state"))
-            done = bool(found["done"][0])
+            done = bool(found["done"][0]) or found["length"][0] >= limit
             if whole.startswith(written) and (done or not whole.endswith("\ufffd")):
                 yield whole[len(written) :]
                 written = whole
@@ -181,24 +207,31 @@ class SavedModelEngine(Engine):
             outputs = function(**tensors)
         except tf.errors.InvalidArgumentError as error:
             message = re.search(r"`\w+` must[^\]\n']*", str(error))
-            raise ValueError(message[0] if message else str(error)) from None
+            raise ValueError(f"{message[0] if message else error}.") from None
         return {name: output.numpy() for name, output in outputs.items()}
 
 
 def _hypotheses(
-    found: dict[str, np.ndarray], row: int, options: GenerationOptions, prompt: str
+    found: dict[str, np.ndarray],
+    row: int,
+    options: GenerationOptions,
+    include_prompt: bool,
 ) -> list[Hypothesis]:
     """Returns the hypotheses of a text; a missing one has a score of `-inf`."""
     hypotheses = []
-    for text, score, truncated in zip(
-        *(found[name][row].tolist() for name in ("text", "score", "truncated")),
-        strict=True,
+    wholes = found["full_text" if include_prompt else "text"]
+    columns = (found["text"], wholes, found["score"], found["truncated"])
+    for text, whole, score, truncated in zip(
+        *(column[row].tolist() for column in columns), strict=True
     ):
         if math.isnan(score):
             raise FloatingPointError(
                 "The model must give finite logits; for one text a score is NaN. Check "
                 "that its weights are finite."
             )
-        cut, stopped = options.cut(text.decode())
-        hypotheses.append(Hypothesis(prompt + cut, score, truncated and not stopped))
+        output = text.decode("utf-8", "replace")
+        kept, stopped = options.cut(output)
+        decoded = whole.decode("utf-8", "replace")
+        decoded = decoded[: len(decoded) - (len(output) - len(kept))]
+        hypotheses.append(Hypothesis(decoded, score, truncated and not stopped))
     return hypotheses

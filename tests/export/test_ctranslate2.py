@@ -298,5 +298,5 @@ def test_invalid_arguments(model, tmp_path):
 def test_a_search_without_options(model, tmp_path):
     everything = SuppressTokens(range(model.target_vocabulary_size))
     search = GreedySearch(logits_processors=[everything])
-    with pytest.raises(ValueError, match="`search` must consist of the options of"):
+    with pytest.raises(ValueError, match="must be one that options describe"):
         export(model, tmp_path / "1", search=search)

@@ -243,14 +243,23 @@ def check_language(
     tokenizer: Tokenizer, texts: tf.Tensor, tokens: tf.RaggedTensor, argument: str
 ) -> tf.RaggedTensor:
     """Adds an assertion that the vocabulary has the language tokens of the texts."""
-    pattern = tokenizer.language_token_pattern
-    if pattern is None:
+    if tokenizer.language_token_pattern is None:
         return tokens
-    first = tokens[:, :1].to_tensor(tokenizer.pad_token_id, shape=[None, 1])[:, 0]
-    begins = tf.strings.regex_full_match(texts, f"{pattern}(?s:.*)")
-    known = ~(begins & (first == tokenizer.unknown_token_id))
+    known = has_known_language(tokenizer, texts, tokens)
     expected = "a language token of the vocabulary or with none"
     return asserted(tokens, known, f"`{argument}` must begin with {expected}")
+
+
+def has_known_language(
+    tokenizer: Tokenizer, texts: tf.Tensor, tokens: tf.RaggedTensor
+) -> tf.Tensor:
+    """Returns which texts begin with a language token of the vocabulary or none."""
+    pattern = tokenizer.language_token_pattern
+    if pattern is None:
+        return tf.ones_like(texts, tf.bool)
+    first = tokens[:, :1].to_tensor(tokenizer.pad_token_id, shape=[None, 1])[:, 0]
+    begins = tf.strings.regex_full_match(texts, f"{pattern}(?s:.*)")
+    return ~(begins & (first == tokenizer.unknown_token_id))
 
 
 def round_up(size: tf.Tensor, steps: list[int]) -> tf.Tensor:

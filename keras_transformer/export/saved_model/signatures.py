@@ -14,6 +14,7 @@ from keras_transformer.export.saved_model.search_functions import (
     asserted,
     best_texts,
     check_same_batch,
+    has_known_language,
     input_spec,
     padded_seeds,
     powers_of_two,
@@ -24,6 +25,7 @@ from keras_transformer.export.saved_model.search_functions import (
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.token_ids import length_buckets
 from keras_transformer.models import GenerativeModel
+from keras_transformer.text import Tokenizer
 from keras_transformer.text.prompt_tokenizer import with_first_token
 
 # A text grows from call to call, so `continue` has fewer lengths than other functions.
@@ -60,7 +62,7 @@ def _is_streamed(model: GenerativeModel, request: Request) -> bool:
     """
     search = request.search
     is_alone = search.num_beams == 1 and not getattr(search, "logits_processors", ())
-    return not model.has_cross_attention and is_alone
+    return not model.has_cross_attention and is_alone and request.min_length == 0
 
 
 class Signatures(SearchFunctions):
@@ -81,6 +83,7 @@ class Signatures(SearchFunctions):
         self._vocabularies["source"] = source
         self._source_vocabulary_size = model.source_vocabulary_size
         self._empty_source = model.empty_source
+        self._has_max_length = request.max_length is not None
         self._longest_targets = lambda lengths: model.max_steps(lengths, tf.int32.max)
         text, prefix, seed = (
             input_spec("text"),
@@ -123,7 +126,25 @@ class Signatures(SearchFunctions):
         """Decodes strings `(batch,)` to hypotheses `(batch, num_hypotheses)`."""
         prefix = check_same_batch(prefix, "prefix", text, "text")
         seed = check_same_batch(seed, "seed", text, "text")
-        return self._texts_of(self._decode(text, prefix, seed))
+        decoded = self._decode(text, prefix, seed)
+        outputs = self._texts_of(decoded)
+        if self._empty_source:
+            outputs["full_text"] = self._full_texts(decoded)
+        return outputs
+
+    def _full_texts(self, decoded: _Decoded) -> tf.Tensor:
+        """Returns the prompts with their continuations, `(batch, num_hypotheses)`."""
+        pad, tokenizer = self._pad_token_id, self.target_tokenizer
+        prompts = decoded.tokens.to_tensor(pad)
+        # The start token of a prompt can be the end token, which ends a text.
+        special = (tokenizer.start_token_id, tokenizer.end_token_id)
+        is_special = (prompts == special[0]) | (prompts == special[1])
+        prompts = tf.where(is_special, pad, prompts)
+        found = decoded.result.token_ids[: tf.shape(prompts)[0]]
+        hypotheses, length = tf.unstack(tf.shape(found)[1:])
+        prompts = tf.repeat(prompts, hypotheses, axis=0)
+        token_ids = tf.concat([prompts, tf.reshape(found, [-1, length])], axis=1)
+        return tf.reshape(tokenizer.detokenize(token_ids), tf.shape(found)[:2])
 
     def _constrained(
         self, text: tf.Tensor, prefix: tf.Tensor, constraints: tf.Tensor
@@ -173,9 +194,14 @@ class Signatures(SearchFunctions):
         is_token = tf.not_equal(found, self._pad_token_id)
         piece = tf.ragged.boolean_mask(found, is_token)
         written = tf.concat([earlier, piece], axis=1)
+        if self._has_max_length:
+            limits = self._max_steps(tf.cast(prompts.row_lengths(), tf.int32))
+            written = _first_tokens(written, limits)
         is_end = tf.equal(found, self.target_tokenizer.end_token_id)
         ended = tf.reduce_any(is_end, axis=1)
         ended |= piece.row_lengths() < PIECE_LENGTH  # The context of the model is full.
+        if self._has_max_length:
+            ended |= tf.cast(written.row_lengths(), tf.int32) >= limits
         lengths = prompts.row_lengths() + written.row_lengths()
         ended |= lengths > self._limits["source"]
         return {
@@ -203,18 +229,32 @@ class Signatures(SearchFunctions):
     def _lengths(self, source: tf.Tensor, target: tf.Tensor) -> Outputs:
         """Counts the tokens of strings `(batch,)`, those of the end included.
 
-        A source without words has 1.
+        A text without words has 1, a language token that the vocabulary lacks 0.
         """
         target = check_same_batch(target, "target", source, "source")
-        sources = self.source_tokenizer.tokenize(source, add_end=True)
-        targets = self.target_tokenizer.tokenize(target, add_end=True)
-        length = tf.cast(sources.row_lengths(), tf.int32)
-        if not self._empty_source:
-            length = tf.where(self.source_tokenizer.find_blank(source), 1, length)
         return {
-            "source_length": length,
-            "target_length": tf.cast(targets.row_lengths(), tf.int32),
+            "source_length": self._count_tokens(self.source_tokenizer, source),
+            "target_length": self._count_tokens(self.target_tokenizer, target),
         }
+
+    def _count_tokens(self, tokenizer: Tokenizer, texts: tf.Tensor) -> tf.Tensor:
+        tokens = tokenizer.tokenize(texts, add_end=True)
+        lengths = tf.cast(tokens.row_lengths(), tf.int32)
+        if tokenizer is not self.source_tokenizer or not self._empty_source:
+            padded = tokens.to_tensor(self._pad_token_id)
+            is_empty = ~self._has_words(tokenizer, texts, padded)
+            lengths = tf.where(is_empty, 1, lengths)
+        return tf.where(has_known_language(tokenizer, texts, tokens), lengths, 0)
+
+    def _has_words(
+        self, tokenizer: Tokenizer, texts: tf.Tensor, token_ids: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns which texts have words, given their padded token ids with the end."""
+        is_token = token_ids != self._pad_token_id
+        for language_token_id in tokenizer.language_token_ids:
+            is_token &= token_ids != language_token_id
+        has_tokens = tf.math.count_nonzero(is_token, axis=1) > 1
+        return has_tokens & ~tokenizer.find_blank(texts)
 
     def _attention(self, text: tf.Tensor) -> Outputs:
         """Decodes strings `(batch,)` and aligns the tokens of both sides."""
@@ -260,15 +300,12 @@ class Signatures(SearchFunctions):
         """Decodes texts. One without words gives an empty hypothesis with score 0."""
         tokens = self._checked_tokens(self.source_tokenizer, text, "text", "source")
         _, token_ids, result = self._search_padded(tokens, prefix, seed, constraints)
-        is_token = token_ids != self._pad_token_id
-        for language_token_id in self.source_tokenizer.language_token_ids:
-            is_token &= token_ids != language_token_id
-        is_empty = tf.math.count_nonzero(is_token, axis=1, keepdims=True) <= 1
-        is_blank = self.source_tokenizer.find_blank(text)
-        rows = tf.shape(token_ids)[0] - tf.shape(text)[0]
-        is_empty |= tf.pad(is_blank, [[0, rows]])[:, None]
+        count = tf.shape(text)[0]
+        has_words = self._has_words(self.source_tokenizer, text, token_ids[:count])
         if self._empty_source:  # The model continues it too.
-            is_empty = tf.zeros_like(is_empty)
+            has_words = tf.ones_like(has_words)
+        rows = tf.shape(token_ids)[0] - count
+        is_empty = tf.pad(~has_words, [[0, rows]])[:, None]
         result = SearchResult(
             tf.where(is_empty[:, None], self._pad_token_id, result.token_ids),
             tf.where(is_empty, 0, result.lengths),
@@ -331,3 +368,12 @@ class Signatures(SearchFunctions):
         count, longest = round_up(count, PHRASES), round_up(longest, PHRASE_LENGTHS)
         shape = tf.stack([tf.cast(rows, tf.int64), count, longest])
         return phrases.to_tensor(self._pad_token_id, shape=shape)
+
+
+def _first_tokens(tokens: tf.RaggedTensor, counts: tf.Tensor) -> tf.RaggedTensor:
+    """Keeps the first tokens of rows, up to int32 `counts` `(batch,)`."""
+    places = tf.ragged.range(tokens.row_lengths())
+    is_first = tf.cast(places.flat_values, tf.int32) < tf.gather(
+        counts, tokens.value_rowids()
+    )
+    return tf.ragged.boolean_mask(tokens, tokens.with_flat_values(is_first))

@@ -1,18 +1,18 @@
 """Writes a SavedModel with tokenizers and search: strings in, strings out."""
 
-import dataclasses
 import json
 import os
 import pathlib
 import shlex
 from collections.abc import Callable, Sequence
+from typing import Unpack
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from keras_transformer.decoding import OutputLength, Search
-from keras_transformer.decoding.generation_options import options_of
+from keras_transformer.decoding.generation_options import chosen_search, options_of
 from keras_transformer.decoding.loop import check_finds_phrases
 from keras_transformer.export.checking import (
     Sources,
@@ -48,6 +48,7 @@ from keras_transformer.export.tensorflow_process import write_with_tensorflow
 from keras_transformer.inference.request import Request, check_request
 from keras_transformer.inference.sources import source_rows
 from keras_transformer.models import GenerativeModel
+from keras_transformer_runtime.engines.generation_options import SearchOptions
 from keras_transformer_runtime.engines.model_description import (
     LengthLimits,
     ModelDescription,
@@ -83,7 +84,7 @@ print(serve(source=tf.zeros({shape}, "{dtype}")))
 def export_saved_model(
     model: GenerativeModel,
     filepath: str | os.PathLike,
-    search: Search,
+    search: Search | None = None,
     *,
     max_length: OutputLength | None = None,
     min_length: OutputLength = 0,
@@ -93,6 +94,7 @@ def export_saved_model(
     check_texts: Sequence[str] | None = None,
     check_sources: Sequence[ArrayLike] | np.ndarray | None = None,
     constraints: bool = False,
+    **options: Unpack[SearchOptions],
 ) -> None:
     """Writes a SavedModel with tokenizers, search and detokenizer.
 
@@ -104,7 +106,8 @@ def export_saved_model(
     - `nbest`: `text`; `prefix`, strings `(batch,)`, the beginnings of the outputs;
       `seed`, int32 `(batch,)`, seeds of `Sampling` (the other signatures draw them). It
       returns all hypotheses: `text`, strings, `score`, float32, and `length`, int32,
-      all `(batch, num_hypotheses)`.
+      all `(batch, num_hypotheses)`; of a language model also `full_text`, strings, the
+      prompts with their continuations.
     - `constrained`, with `constraints=True`: `text`; `prefix`, as above; `constraints`,
       strings `(batch,)`, the phrases that must occur in the outputs of a text,
       separated by tabs, `""` for none. It returns what `nbest` does.
@@ -117,13 +120,17 @@ def export_saved_model(
     - `score`: `source` and `target`, strings `(batch,)`. It returns `score`, float32
       `(batch,)`, and the scores of the tokens: `tokens`, strings, and `token_scores`,
       float32, both `(batch, target_length)`, padded with `""` and 0.
+    - `lengths`: `source` and `target`, strings `(batch,)`. It returns the number of
+      tokens of each, the end token included: `source_length` and `target_length`, int32
+      `(batch,)`. It is 1 for a text without words, and 0 for a language token that the
+      vocabulary lacks.
     - `continue`, only of language models, if the search is `GreedySearch` or `Sampling`
-      of one sample without logits processors: `text`, the prompts; `state`, strings
-      `(batch,)`, `""` at first and then that of the last call; and `seed`, int32
-      `(batch,)`. It returns the whole `text` after up to 8 more tokens, the new
-      `state`, the number of tokens of `text`, `length`, and whether the text has ended,
-      `done`, both int32 `(batch,)`. A server streams a text with it, and stores nothing
-      between the calls.
+      of one sample without logits processors and `min_length` is 0: `text`, the
+      prompts; `state`, strings `(batch,)`, `""` at first and then that of the last
+      call; and `seed`, int32 `(batch,)`. It returns the whole `text` after up to 8 more
+      tokens, the new `state`, the number of tokens of `text`, `length`, and whether the
+      text has ended, `done`, both int32 `(batch,)`. A text ends at `max_length`, if it
+      is given. A server streams a text with it, and stores nothing between the calls.
     - `attention`, only of models with cross-attention: `text`. It returns the best
       `text` and its `score`, `(batch,)`; `source_tokens` and `tokens`, strings
       `(batch, source_length)` and `(batch, target_length)`, padded with `""`; and their
@@ -162,8 +169,11 @@ def export_saved_model(
     by up to 0.5 per token. On JAX and PyTorch, a child process with the TensorFlow
     backend writes the SavedModel.
 
-    The folder also contains a model card, `README.md`, and warm-up requests for
-    TensorFlow Serving (see `warmup_requests`).
+    The folder also contains a model card, `README.md`, warm-up requests for TensorFlow
+    Serving (see `warmup_requests`), and `keras_transformer.json`, the options of the
+    search and the limits of lengths, with which the commands load the folder. It is
+    missing if the search or a length cannot be described by options, or the sources are
+    arrays.
 
     Args:
         model: a model with tokenizers, such as a `Seq2Seq` or an `Ensemble`, or any
@@ -172,7 +182,7 @@ def export_saved_model(
             functional or sequential model has.
         filepath: folder to write, such as `saved_models/en-de/1`. It must not exist or
             be empty.
-        search: the search.
+        search: the search; `None` = `model.default_search`, changed by `options`.
         max_length: int or `RelativeLength`, maximum output length in tokens. `None` =
             50 tokens more than the source.
         min_length: int or `RelativeLength`, minimum output length.
@@ -194,10 +204,11 @@ def export_saved_model(
             of unknown size.
         constraints: bool, whether the SavedModel has the signature `constrained`, which
             makes the SavedModel larger. It requires texts and a `BeamSearch`.
+        **options: options of the search by name, as in `GenerativeModel.generate`.
 
     Raises:
-        ValueError: if the model has no tokenizers, a number is out of range, or
-            `quantization` is unknown.
+        ValueError: if the model has no tokenizers, a number is out of range, options
+            are given together with a search, or `quantization` is unknown.
         FileExistsError: if `filepath` exists and is not an empty folder.
         RuntimeError: if the SavedModel does not return the texts of `generate`, or a
             child process fails or takes longer than an hour.
@@ -219,6 +230,7 @@ def export_saved_model(
         tokenizers_of(model)
     check_quantization(model, quantization)
     check_warmup(warmup)
+    search = chosen_search("export_saved_model", search, model.default_search, options)
     request = Request(search, max_length, min_length)
     check_request(request)
     if constraints:
@@ -261,21 +273,16 @@ def _write_description(
 
     A search, lengths or sources without options in the commands have no file.
     """
-    longest, shortest = request.max_length, request.min_length
-    if model.source_spec is not None or not isinstance(longest, int | None):
-        return
     try:
-        options = options_of(request.search)
+        options = options_of(*request)
     except ValueError:
         return
-    if isinstance(shortest, int):
+    if model.source_spec is None:
         source, target = _limits(model).values()
         ratio = getattr(model, "output_length_ratio", 1.0)
         ModelDescription(
             is_language_model=not model.has_cross_attention,
-            options=dataclasses.replace(
-                options, max_length=longest, min_length=shortest
-            ),
+            options=options,
             limits=LengthLimits(source, target, ratio),
         ).write(folder)
 

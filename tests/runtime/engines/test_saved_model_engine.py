@@ -3,11 +3,14 @@
 import subprocess
 import sys
 
+import marian_folders
 import numpy as np
 import pytest
 from ctranslate2_designs import causal_model_of, model_of
 
 from keras_transformer import BeamSearch, GreedySearch, Sampling
+from keras_transformer.inference.keras_engine import KerasEngine
+from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.engines.model_description import FILE
 from keras_transformer_runtime.engines.saved_model_engine import SavedModelEngine
@@ -64,18 +67,17 @@ def test_the_texts_of_generate(model, engine):
     assert texts_of(found) == expected
     given = [[each.score for each in row] for row in found]
     np.testing.assert_allclose(given, scores, atol=1e-4)
-    place = max(range(len(TEXTS)), key=lambda i: len(found[i][0].text))
-    whole = found[place][0].text
-    options = engine.options.with_given(stop=(whole[1:],))
-    cut = engine.generate(TEXTS, options)[place][0].text
-    assert cut == whole[:1] and len(whole) > 1
-    options = options.with_given(num_hypotheses=2)
-    assert "".join(engine.stream(TEXTS[place], options)) == cut
     prefixes = ["U", "", "VW", "", ""]
     found = engine.generate(TEXTS, engine.options, prefixes=prefixes)
     assert texts_of(found) == model.generate(
         TEXTS, SEARCH, min_length=2, prefix=prefixes
     )
+    options = engine.options.with_given(stop=["V"])
+    [[cut, _]] = engine.generate(["abc"], options, prefixes=["UVW"])
+    assert (cut.text, cut.truncated) == ("U", False)
+    assert [*engine.stream("abc", options, "UVW")] == []
+    [[whole, _]] = engine.generate(["abc"], engine.options, prefixes=["UVW"])
+    assert "".join(engine.stream("abc", engine.options, "UVW")) == whole.text[3:]
 
 
 def test_lengths_and_scores(model, engine):
@@ -88,15 +90,24 @@ def test_lengths_and_scores(model, engine):
         [each.log_probability for each in found], expected.scores, atol=1e-4
     )
     assert [each.tokens for each in found] == expected.lengths.tolist()
-    with pytest.raises(ValueError, match="`text` must have at most"):
-        engine.generate(["abcdefabcdef"], engine.options)
+    with pytest.raises(ValueError, match="received 13 tokens in row 1"):
+        engine.generate(["a", "abcdefabcdef"], engine.options)
+    with pytest.raises(ValueError, match="`prefix` must be shorter"):
+        engine.generate(["a", "b"], engine.options, prefixes=["U", "UVWXYZU"])
 
 
 @pytest.mark.parametrize(
     "given, words",
     [
         ({"num_beams": 4}, "`num_beams` must be 3, with which .* `--num-beams 4`"),
-        ({"temperature": 0.5}, "`num_beams` must be 3"),
+        (
+            {"num_beams": 5, "max_length": 4},
+            "`max_length` must be None.*Export it with `--max-length 4 --num-beams 5`",
+        ),
+        (
+            {"temperature": 0.5},
+            "must be beam search .*received sampling.* `--temperature 0.5`",
+        ),
         ({"max_length": 5}, "`max_length` must be None.* `--max-length 5`"),
         ({"min_length": 0}, "`min_length` must be 2"),
     ],
@@ -120,7 +131,8 @@ def test_samples_do_not_depend_on_the_batch(language_model, sampler):
     assert streamed == found[0][0]
     [[whole]] = sampler.generate(["abc"], options, include_prompt=True)
     assert whole.text == "abc" + streamed
-    with pytest.raises(ValueError, match="`samples` must be True"):
+    message = "must be sampling, with which .* `--num-beams 2`"
+    with pytest.raises(ValueError, match=message):
         sampler.check(sampler.options.with_given(num_beams=2))
 
 
@@ -134,10 +146,11 @@ def test_a_search_without_options_has_no_description(model, tmp_path):
 def test_this_library_is_not_imported(folder):
     code = f"""
 import sys
+import tensorflow  # imports Keras and JAX, where they are installed
 from keras_transformer_runtime.engines.saved_model_engine import SavedModelEngine
 engine = SavedModelEngine.load({str(folder)!r})
 assert engine.generate(["abc"], engine.options)
-print(sorted({{"keras_transformer", "jax", "torch"}} & sys.modules.keys()))
+print(sorted({{"keras_transformer", "torch"}} & sys.modules.keys()))
 """
     command = [sys.executable, "-c", code]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -148,3 +161,58 @@ def test_greedy_search_is_recorded(model, tmp_path):
     model.export(tmp_path / "1", GreedySearch(), max_length=5, check_texts=["abc"])
     options = SavedModelEngine.load(tmp_path / "1").options
     assert options == GenerationOptions(num_beams=1, length_penalty=0, max_length=5)
+
+
+def test_a_stream_ends_at_the_limits_of_the_export(language_model, tmp_path):
+    options = {"num_beams": 1, "max_length": 11}
+    language_model.export(tmp_path / "1", check_texts=PROMPTS, **options)
+    engine = SavedModelEngine.load(tmp_path / "1")
+    assert "continue" in engine._signatures
+    expected = language_model.generate(PROMPTS, **options)
+    pieces = [[*engine.stream(prompt, engine.options)] for prompt in PROMPTS]
+    assert ["".join(row) for row in pieces] == expected
+    assert max(map(len, expected)) > 8 and max(map(len, pieces)) == 2
+    shortest = {**options, "min_length": 9}
+    language_model.export(tmp_path / "2", check_texts=PROMPTS, **shortest)
+    engine = SavedModelEngine.load(tmp_path / "2")
+    expected = language_model.generate(PROMPTS, **shortest)
+    assert ["".join(engine.stream(x, engine.options)) for x in PROMPTS] == expected
+
+
+def test_prompts_of_subwords_keep_the_space_after_them(tmp_path):
+    tokenizer = SentencePieceTokenizer.train(
+        vocabulary_size=29, lines=["a man sees two dogs"] * 9
+    )
+    model = causal_model_of(tokenizer=tokenizer, max_length=19)
+    prompts, options = ["a man", ""], {"num_beams": 2, "num_hypotheses": 2}
+    model.export(tmp_path / "1", check_texts=prompts, max_length=7, **options)
+    engine = SavedModelEngine.load(tmp_path / "1")
+    expected = model.generate(prompts, max_length=7, include_prompt=True, **options)
+    found = engine.generate(prompts, engine.options, include_prompt=True)
+    assert texts_of(found) == expected
+    stop = [expected[0][0][6:9]]
+    found = engine.generate(
+        prompts, engine.options.with_given(stop=stop), include_prompt=True
+    )
+    assert texts_of(found) == model.generate(
+        prompts, max_length=7, include_prompt=True, stop=stop, **options
+    )
+    assert expected[0][0] != found[0][0].text
+
+
+def test_texts_with_language_tokens(tmp_path):
+    protos = [marian_folders.pieces(marian_folders.SOURCES, 31)] * 2
+    ids = marian_folders.vocabulary(protos, (">>deu<<", ">>fra<<"))
+    tokenizer = MarianTokenizer(protos[0], list(ids))
+    sides = {"source_tokenizer": tokenizer, "target_tokenizer": tokenizer}
+    model = model_of(**sides, max_source_length=30)
+    texts = [">>fra<<", ">>deu<< ", "", ">>deu<< a cat", "a cat", "\u200b"]
+    model.export(tmp_path / "1", GreedySearch(), check_texts=texts)
+    engine = SavedModelEngine.load(tmp_path / "1")
+    expected = KerasEngine(model, tmp_path / "1").measure(texts, "source")
+    assert engine.measure(texts, "source") == expected
+    assert expected[:3] == [1, 1, 1] and expected[3] > 2
+    found = engine.generate(texts, engine.options)
+    assert texts_of(found) == [[text] for text in model.generate(texts, num_beams=1)]
+    with pytest.raises(ValueError, match="`source` must have a language .* in line 8"):
+        engine.measure(["a", ">>spa<< a cat"], "source", first=7)
