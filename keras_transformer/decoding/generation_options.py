@@ -14,7 +14,7 @@ from keras_transformer.decoding.logits_processors import (
 )
 from keras_transformer.decoding.sampling import Sampling
 from keras_transformer.decoding.search import Search
-from keras_transformer.types import Options
+from keras_transformer.types import Config, Options
 from keras_transformer_runtime.engines.generation_options import (
     GenerationOptions,
     SearchOptions,
@@ -108,7 +108,7 @@ def options_of(
             raise ValueError(
                 f"`{name}` must be an int to be an option; received `{name}={length}`."
             )
-    found: Options = {
+    found: Config = {
         name: getattr(search, name)
         for name in ("num_beams", "num_hypotheses", "num_beam_groups")
         if hasattr(search, name)
@@ -161,10 +161,7 @@ def _check_described(search: Search, described: Search) -> None:
 
 def _parts(search: Search) -> dict[str, object]:
     """Returns the arguments of a search; the order of its processors has no effect."""
-    parts = {
-        field.name: getattr(search, field.name)
-        for field in dataclasses.fields(cast(Any, search))
-    }
+    parts = {name: getattr(search, name) for name in _argument_names(type(search))}
     parts["logits_processors"] = sorted(parts["logits_processors"], key=repr)
     if isinstance(search, BeamSearch):
         parts["length_penalty"] = _exponent(search)
@@ -210,7 +207,7 @@ def chosen_search(
     for name in options:
         if name not in SearchOptions.__annotations__:
             raise _unknown_option(function, name, options)
-    given: Options = {
+    given: Config = {
         name: value for name, value in options.items() if value is not None
     }
     if not given:

@@ -94,8 +94,8 @@ class KerasEngine(Engine):
     ) -> Iterator[str]:
         pieces = self.model.stream(
             text,
-            search_of(options),
-            options.max_length,
+            search=search_of(options),
+            max_length=options.max_length,
             min_length=options.min_length,
             prefix=prefix or None,
             seed=options.seed,
