@@ -63,7 +63,8 @@ class CTranslate2Engine(Engine):
         folder: content of its file `keras_transformer.json`.
         threads: int, number of threads; `None` = all cores.
         parallel: bool, whether the threads decode different batches. It is faster for
-            many texts, and slower for a single one.
+            many texts, and slower for a single one. `generate_batches` then reads some
+            batches ahead.
 
     References:
         - [CTranslate2](https://opennmt.net/CTranslate2/), version 4.8
@@ -89,9 +90,10 @@ class CTranslate2Engine(Engine):
             for side, content in folder.tokenizers.items()
         }
         threads = threads or len(os.sched_getaffinity(0))
-        self._inter_threads = threads if parallel else 1
+        # Batches that are read before the first one of them has ended.
+        self._ahead = 2 * threads if parallel else 0
         self._settings = {
-            "inter_threads": self._inter_threads,
+            "inter_threads": threads if parallel else 1,
             "intra_threads": 1 if parallel else threads,
         }
         self._source_tokens = self.source_tokenizer.tokens
@@ -138,6 +140,9 @@ class CTranslate2Engine(Engine):
         tokenizer = self._tokenizers[side]
         lengths = []
         for number, text in enumerate(texts, start=first):
+            if self.is_language_model and side == "source":
+                lengths.append(len(self._encode(text, "") or ()))
+                continue
             row = tokenizer.encode(text)
             tokenizer.check_language_token(text, row, side, f"line {number}")
             has_words = bool(text.strip()) and tokenizer.has_words(text, row)
@@ -218,7 +223,7 @@ class CTranslate2Engine(Engine):
         running: collections.deque[tuple[_Batch, _Results]] = collections.deque()
         for batch in batches:
             running.append((batch, self._submit(batch, options)))
-            if len(running) > 2 * self._inter_threads:
+            if len(running) > self._ahead:
                 yield self._collect(*running.popleft(), options, include_prompt)
         while running:
             yield self._collect(*running.popleft(), options, include_prompt)

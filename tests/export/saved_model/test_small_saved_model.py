@@ -49,7 +49,7 @@ def signatures(folder):
 
 def test_texts_in_and_texts_out(folder, signatures):
     assert list(folder.parent.iterdir()) == [folder]  # No other files remain.
-    names = {"serving_default", "nbest", "tokens", "score", "attention"}
+    names = {"serving_default", "nbest", "tokens", "score", "attention", "lengths"}
     assert set(describe_signatures(folder)) == names == set(signatures)
     for texts, expected in ((TEXTS, ["abc", "", "abc"]), ([], [])):
         outputs = signatures["serving_default"](text=tf.constant(texts, tf.string))

@@ -160,6 +160,23 @@ def test_prefixes(model, engine):
     assert found == [[[text] for text in expected], [], [[expected[0]]]]
 
 
+@pytest.mark.parametrize("parallel, count", [(False, 1), (True, 3)])
+def test_batches_are_read_ahead_only_in_parallel(folder, parallel, count):
+    """A pipe gets the translation of a line before it has the next one."""
+    engine, read = CTranslate2Engine.load(folder, threads=1, parallel=parallel), []
+
+    def batches():
+        for text in ["abc", "f", "cafe", "feed"]:
+            read.append(text)
+            yield [text]
+
+    found = engine.generate_batches(batches(), GREEDY)
+    first = next(found)
+    assert len(read) == count
+    expected = engine.generate(["abc", "f", "cafe", "feed"], GREEDY)
+    assert texts_of([first[0], *(row for [row] in found)]) == texts_of(expected)
+
+
 def test_pieces_of_a_stream(model, engine):
     for text in TEXTS:
         pieces = [*engine.stream(text, GREEDY)]
@@ -234,6 +251,7 @@ def test_prompts_are_continued_as_by_generate(
 
 def test_a_language_model_streams_and_scores(language_model, generator):
     assert generator.is_language_model and generator.max_source_length == 19
+    assert generator.measure(PROMPTS, "source") == [3, 1, 1, 7, 2, 2]
     for prompt in PROMPTS:
         pieces = generator.stream(prompt, GREEDY)
         expected = language_model.generate(prompt, GreedySearch(), include_prompt=False)
