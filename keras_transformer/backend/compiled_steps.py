@@ -27,17 +27,6 @@ from keras_transformer.backend.step_graph import (
 from keras_transformer.types import Logs, Tensor
 
 
-def compiles_by_default() -> bool:
-    """Returns whether `jit_compile="auto"` is `True`: for PyTorch on a GPU.
-
-    On the other backends, Keras decides.
-    """
-    if keras.backend.backend() != "torch":
-        return False
-    zero: Any = ops.zeros(())
-    return bool(zero.is_cuda)
-
-
 def compiled_function(model: keras.Model, name: str) -> TreeFunction | None:
     """Returns the function in which Keras calls a step, or `None` for that of Keras.
 

@@ -9,7 +9,6 @@ from keras import ops
 
 from keras_transformer.backend.compiled_steps import (
     compiled_function,
-    compiles_by_default,
 )
 from keras_transformer.backend.distribution import (
     build_optimizer,
@@ -113,10 +112,10 @@ class TokenTrainer(keras.Model):
                 both losses plus α / 2 times the divergence of the two predictions
                 (`r_drop_loss`). This is half of equation 4 of the paper. A step takes
                 twice as long.
-            **kwargs: further arguments of `keras.Model.compile`. On PyTorch,
-                `jit_compile="auto"` is `True` on a GPU: a step is compiled once for
-                each shape of batch, and draws the same masks of dropout as without. A
-                warning says why a step cannot be compiled and runs eagerly.
+            **kwargs: further arguments of `keras.Model.compile`. On PyTorch, a step is
+                compiled with `jit_compile=True` alone: once for each shape of batch,
+                with the same masks of dropout as without. A warning says why a step
+                cannot be compiled and runs eagerly.
 
         Raises:
             ValueError: if an argument is out of its range, if the loss is not a mean
@@ -164,9 +163,6 @@ class TokenTrainer(keras.Model):
             optimizer = optimizer.with_loss_scaling()
             kwargs["auto_scale_loss"] = False
         super().compile(optimizer, loss, *args, **kwargs)
-        is_automatic = bound.get("jit_compile", "auto") == "auto"
-        if is_automatic and not bound.get("run_eagerly") and compiles_by_default():
-            self.jit_compile = True
         self._schedules = learning_rate_schedules(self.optimizer)
 
     @functools.wraps(keras.Model.fit, assigned=())
