@@ -128,7 +128,7 @@ def export_model(
     Example:
 
     ```python
-    export_model(model, "en-de/1", num_beams=5, no_repeat_ngram_size=3)
+    export_model(model, "saved_models/en-de/1", num_beams=5, no_repeat_ngram_size=3)
     export_model(model, "en-de", BeamSearch(5), format="ctranslate2")
     ```
     """

@@ -53,6 +53,7 @@ class SavedModelEngine(Engine):
         Example:
 
         ```python
+        model.export("saved_models/en-de/1", num_beams=2)
         engine = SavedModelEngine.load("saved_models/en-de/1")
         print(engine.generate(["A man sleeps."], engine.options)[0][0].text)
         ```
