@@ -27,8 +27,9 @@ DOCUMENTED = {"_asdict", "_exit", "_fields", "_make", "_replace"}
 
 
 def trees():
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield path.relative_to(PACKAGE), ast.parse(path.read_text("utf-8"))
+    for folder in (PACKAGE, PACKAGE.with_name("keras_transformer_runtime")):
+        for path in sorted(folder.rglob("*.py")):
+            yield path.relative_to(folder), ast.parse(path.read_text("utf-8"))
 
 
 def is_private(name):
