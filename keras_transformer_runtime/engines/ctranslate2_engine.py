@@ -19,6 +19,7 @@ from keras_transformer_runtime.engines.model_description import ModelDescription
 from keras_transformer_runtime.tokenizers import read_tokenizer
 from keras_transformer_runtime.tokenizers.text_tokenizer import TextTokenizer
 
+LEAST_GROUP = 16  # texts with one maximum length that are decoded apart from others
 REPLACEMENT = "\ufffd"  # replaces the bytes of an incomplete character
 
 
@@ -377,9 +378,22 @@ class CTranslate2Engine(Engine):
     def _encode(self, text: str, where: str) -> list[int] | None:
         """Returns the token ids of a source or prompt; `None` without words."""
 
-    @abc.abstractmethod
     def _submit(self, batch: _Batch, options: GenerationOptions) -> _Results:
-        """Begins to decode a batch."""
+        """Begins to decode a batch, in groups of texts that suit each other."""
+        results: _Results = [None] * len(batch.rows)
+        for places in self._groups(batch):
+            found = self._begin(batch.part(places), options)
+            for place, result in zip(places, found, strict=True):
+                results[place] = result
+        return results
+
+    @abc.abstractmethod
+    def _groups(self, batch: _Batch) -> Iterable[list[int]]:
+        """Returns the places of the texts that are decoded together."""
+
+    @abc.abstractmethod
+    def _begin(self, batch: _Batch, options: GenerationOptions) -> _Results:
+        """Begins to decode a group of texts."""
 
     @abc.abstractmethod
     def _outputs(self, result: _Result) -> list[_Output]:
@@ -415,9 +429,18 @@ class _Translator(CTranslate2Engine):
             [*row, tokenizer.end_token_id] if tokenizer.has_words(text, row) else None
         )
 
-    def _submit(self, batch: _Batch, options: GenerationOptions) -> _Results:
-        if not batch.rows:
-            return []
+    def _groups(self, batch: _Batch) -> Iterable[list[int]]:
+        """Puts texts of several limits together only if there are few of each."""
+        groups: list[list[int]] = []
+        for place in sorted(range(len(batch.rows)), key=lambda i: batch.limits[i]):
+            last = groups[-1] if groups else []
+            is_same = bool(last) and batch.limits[last[-1]] == batch.limits[place]
+            if not groups or len(last) >= LEAST_GROUP and not is_same:
+                groups.append([])
+            groups[-1].append(place)
+        return groups
+
+    def _begin(self, batch: _Batch, options: GenerationOptions) -> _Results:
         return self._model.translate_batch(
             self._sources(batch),
             target_prefix=self._prefixes(batch),
@@ -489,23 +512,21 @@ class _Generator(CTranslate2Engine):
         begins = self._folder.add_start_token or not row
         return [tokenizer.start_token_id, *row] if begins else row
 
-    def _submit(self, batch: _Batch, options: GenerationOptions) -> _Results:
+    def _groups(self, batch: _Batch) -> Iterable[list[int]]:
         # CTranslate2 loses hypotheses that end before the longest prompt of a batch.
         groups: dict[int, list[int]] = {}
         for place, row in enumerate(batch.rows):
             groups.setdefault(len(row), []).append(place)
-        results: _Results = [None] * len(batch.rows)
-        for places in groups.values():
-            found = self._model.generate_batch(
-                [self._prompt(batch.rows[place]) for place in places],
-                **self._search_options(options),
-                **self._limits([batch.limits[place] for place in places], options),
-                include_prompt_in_result=False,
-                asynchronous=True,
-            )
-            for place, result in zip(places, found, strict=True):
-                results[place] = result
-        return results
+        return groups.values()
+
+    def _begin(self, batch: _Batch, options: GenerationOptions) -> _Results:
+        return self._model.generate_batch(
+            [self._prompt(row) for row in batch.rows],
+            **self._search_options(options),
+            **self._limits(batch.limits, options),
+            include_prompt_in_result=False,
+            asynchronous=True,
+        )
 
     def _prompt(self, row: list[int]) -> list[str]:
         return [self._source_tokens[i] for i in row]
