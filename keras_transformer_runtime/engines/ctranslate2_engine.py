@@ -55,8 +55,8 @@ class CTranslate2Engine(Engine):
     """Generates texts with a folder that `export(format="ctranslate2")` has written.
 
     It imports neither TensorFlow nor Keras. Greedy search gives the tokens of
-    `generate`. So does beam search with `length_penalty=0`, up to equal scores. With a
-    length penalty, CTranslate2 divides a score by `length ** length_penalty` and stops
+    `generate`, up to equal scores, and beam search with `length_penalty=0` nearly
+    always does. With a length penalty, CTranslate2 divides a score by `length ** length_penalty` and stops
     as soon as `num_beams` hypotheses have ended.
 
     Args:
