@@ -56,8 +56,8 @@ class CTranslate2Engine(Engine):
 
     It imports neither TensorFlow nor Keras. Greedy search gives the tokens of
     `generate`, up to equal scores, and beam search with `length_penalty=0` nearly
-    always does. With a length penalty, CTranslate2 divides a score by `length ** length_penalty` and stops
-    as soon as `num_beams` hypotheses have ended.
+    always does. With a length penalty, CTranslate2 divides a score by
+    `length ** length_penalty` and stops as soon as `num_beams` hypotheses have ended.
 
     Args:
         path: folder of the model.
