@@ -118,7 +118,8 @@ class CTranslate2Engine(Engine):
         Example:
 
         ```python
-        engine = CTranslate2Engine.load("en-de")
+        model.export("en-de-ct2", format="ctranslate2")
+        engine = CTranslate2Engine.load("en-de-ct2")
         print(engine.generate(["A man sleeps."], engine.options)[0][0].text)
         ```
         """
