@@ -1,14 +1,12 @@
 r"""Compares `generate` with CTranslate2 and SavedModels on a trained model and a text.
 
-All engines search with the same number of beams and without a length penalty, so that
-their searches are equivalent, in batches of 64 sorted by length. CTranslate2 runs the
-exported model in float32 and int8, TensorFlow the SavedModel in float32, float16 and
-int8.
+All engines search with the same number of beams and without a length penalty, in
+batches of 64 texts of similar length, tokenization included. CTranslate2 computes in
+float32 and int8, TensorFlow in float32 with weights in float32, float16 and int8.
 
-Sentences per second include the tokenization, in CTranslate2 with the package
-sentencepiece. The engines are timed in turns, after all shapes have been compiled.
-"Equal" is the share of texts that equal those of `generate`. "Difference" is the
-largest difference of the log-probabilities of the references.
+The engines are timed in turns, after all shapes have been compiled. "Equal" is the
+share of texts that equal those of `generate`. "Difference" is the largest difference of
+the log-probabilities of the references.
 
     python benchmarks/engines.py --model en-de.keras --source test.en \
         --target test.de --lowercase
@@ -16,79 +14,46 @@ largest difference of the log-probabilities of the references.
 
 import argparse
 import functools
-import os
+import pathlib
 import statistics
 import tempfile
 from typing import Any
 
-import ctranslate2
 import keras
 import numpy as np
-import sentencepiece
-import tensorflow as tf
 from measuring import environment, in_turns, print_header, print_row
 
-from keras_transformer import BeamSearch, Seq2Seq, evaluation
+from keras_transformer import evaluation
+from keras_transformer.decoding.generation_options import search_of
+from keras_transformer.inference.keras_engine import KerasEngine
 from keras_transformer.text import read_lines
+from keras_transformer_runtime.engines.ctranslate2_engine import CTranslate2Engine
+from keras_transformer_runtime.engines.engine import Engine
+from keras_transformer_runtime.engines.generation_options import GenerationOptions
+from keras_transformer_runtime.engines.saved_model_engine import SavedModelEngine
 
-BATCH_SIZE = 64
-QUANTIZATIONS = {"float32": None, "float16": "float16", "int8": "int8"}
-
-
-class SavedModel:
-    """Decodes with a SavedModel, in batches of texts of similar length."""
-
-    def __init__(self, model: Seq2Seq, folder: str, quantization: str | None, **limits):
-        search = BeamSearch(limits["num_beams"], length_penalty=0)
-        options = {"max_length": limits["max_length"], "quantization": quantization}
-        model.export(folder, search, **options)
-        self.loaded = tf.saved_model.load(folder)
-
-    def translate(self, texts: list[str]) -> list[str]:
-        """Returns the best hypotheses."""
-        serve = self.loaded.signatures["serving_default"]
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-        outputs = [""] * len(texts)
-        for start in range(0, len(texts), BATCH_SIZE):
-            chosen = order[start : start + BATCH_SIZE]
-            found = serve(text=tf.constant([texts[i] for i in chosen]))["text"].numpy()
-            for i, output in zip(chosen, found, strict=True):
-                outputs[i] = output.decode()
-        return outputs
+FORMATS = {
+    "SavedModel": ("saved_model", SavedModelEngine, (None, "float16", "int8")),
+    # A CPU computes float16 in float32.
+    "CTranslate2": ("ctranslate2", CTranslate2Engine, (None, "int8")),
+}
 
 
-class CTranslate2:
-    """Decodes with CTranslate2."""
-
-    def __init__(self, model: Seq2Seq, folder: str, quantization: str | None, **limits):
-        model.export(folder, format="ctranslate2", quantization=quantization)
-        self.limits = limits
-        self.translator = ctranslate2.Translator(folder, intra_threads=os.cpu_count())
-        self.source_pieces, self.target_pieces = (
-            sentencepiece.SentencePieceProcessor(model_proto=tokenizer.proto)
-            for tokenizer in (model.source_tokenizer, model.target_tokenizer)
-        )
-
-    def translate(self, texts: list[str]) -> list[str]:
-        """Returns the best hypotheses."""
-        results = self.translator.translate_batch(
-            self.source_pieces.encode(texts, out_type=str),
-            beam_size=self.limits["num_beams"],
-            length_penalty=0,
-            min_decoding_length=0,
-            max_decoding_length=self.limits["max_length"],
-            max_batch_size=BATCH_SIZE,
-        )
-        return self.target_pieces.decode([found.hypotheses[0] for found in results])
-
-    def score(self, sources: list[str], targets: list[str]) -> np.ndarray:
-        """Returns the log-probabilities of the targets."""
-        results = self.translator.score_batch(
-            self.source_pieces.encode(sources, out_type=str),
-            self.target_pieces.encode(targets, out_type=str),
-            max_batch_size=BATCH_SIZE,
-        )
-        return np.array([sum(result.log_probs) for result in results])
+def exported(model: Any, options: GenerationOptions, folder: str) -> dict[str, Engine]:
+    """Exports a model in each format, and loads it with its engine."""
+    engines = {}
+    for name, (format, engine, quantizations) in FORMATS.items():
+        for quantization in quantizations:
+            path = f"{folder}/{name}-{quantization}"
+            model.export(
+                path,
+                search_of(options),
+                format=format,
+                quantization=quantization,
+                max_length=options.max_length,
+            )
+            engines[f"{name} {quantization or 'float32'}"] = engine.load(path)
+    return engines
 
 
 def main() -> None:
@@ -105,39 +70,34 @@ def main() -> None:
     parser.add_argument(
         "--repeats", type=int, default=3, help="timed runs of each engine"
     )
-    options = parser.parse_args()
+    given = parser.parse_args()
     print(f"{environment()}; {keras.backend.backend()}\n")
-    model: Any = keras.saving.load_model(options.model, compile=False)
+    model: Any = keras.saving.load_model(given.model, compile=False)
     texts, references = (
-        [line.lower() if options.lowercase else line for line in read_lines(path)]
-        for path in (options.source, options.target)
+        [line.lower() if given.lowercase else line for line in read_lines(path)]
+        for path in (given.source, given.target)
     )
-    limits = {"num_beams": options.num_beams, "max_length": options.max_length}
-    search = BeamSearch(options.num_beams, length_penalty=0)
-    translators = {
-        "generate": functools.partial(
-            model.generate,
-            search=search,
-            max_length=options.max_length,
-            batch_size=BATCH_SIZE,
-        )
-    }
-    differences = {}
-    scores = model.score(texts, references).scores
+    options = GenerationOptions(
+        num_beams=given.num_beams, length_penalty=0.0, max_length=given.max_length
+    )
     with tempfile.TemporaryDirectory() as folder:
-        for engine in SavedModel, CTranslate2:
-            for form, quantization in QUANTIZATIONS.items():
-                if engine is CTranslate2 and form == "float16":
-                    continue  # A CPU computes it in float32.
-                name = f"{engine.__name__} {form}"
-                side = engine(model, f"{folder}/{name}", quantization, **limits)
-                translators[name] = side.translate
-                if engine is CTranslate2:
-                    theirs = side.score(texts, references)
-                    differences[name] = f"{np.abs(theirs - scores).max():.2g}"
-        outputs = {name: call(texts) for name, call in translators.items()}
-        calls = {n: functools.partial(c, texts) for n, c in translators.items()}
-        taken = in_turns(calls, options.repeats, warmups=0)
+        engines: dict[str, Engine] = {
+            "generate": KerasEngine(model, pathlib.Path(given.model)),
+            **exported(model, options, folder),
+        }
+        outputs = {
+            name: [best.text for best, *_ in engine.generate(texts, options)]
+            for name, engine in engines.items()
+        }
+        scores = {
+            name: np.array([x.log_probability for x in engine.score(texts, references)])
+            for name, engine in engines.items()
+        }
+        calls = {
+            name: functools.partial(engine.generate, texts, options)
+            for name, engine in engines.items()
+        }
+        taken = in_turns(calls, given.repeats, warmups=0)
     print_header("", "sentences/s", "equal", "BLEU", "difference")
     for name, found in outputs.items():
         equal = [a == b for a, b in zip(found, outputs["generate"], strict=True)]
@@ -145,8 +105,8 @@ def main() -> None:
             name,
             f"{len(texts) / statistics.median(taken[name]):.0f}",
             f"{np.mean(equal):.1%}",
-            f"{evaluation.bleu(found, references, options.lowercase).score:.2f}",
-            differences.get(name, ""),
+            f"{evaluation.bleu(found, references, given.lowercase).score:.2f}",
+            f"{np.abs(scores[name] - scores['generate']).max():.2g}",
         )
 
 

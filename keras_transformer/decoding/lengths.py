@@ -2,7 +2,6 @@
 
 import math
 import operator
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,20 +69,6 @@ def default_lengths(source_lengths: SizeT, ratio: float, least: OutputLength) ->
     if isinstance(lengths, int) and isinstance(wanted, int):
         return max(lengths, wanted)
     return ops.maximum(lengths, wanted)
-
-
-def warn_of_truncation(count: int, total: int, remedy: str | None = None) -> None:
-    """Warns that `count` of `total` texts have reached the maximum length."""
-    if count:
-        remedy = remedy or (
-            "Pass a greater `max_length` to `generate`, or build the model with a "
-            "greater `output_length_ratio`."
-        )
-        warnings.warn(
-            f"{count:,} of {total:,} outputs have reached the maximum length. They may "
-            f"lack their ends. {remedy}",
-            stacklevel=5,
-        )
 
 
 def smaller(size: Any, limit: Any) -> Any:

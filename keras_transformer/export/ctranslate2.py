@@ -54,7 +54,6 @@ from keras_transformer_runtime.engines.model_description import (
 from keras_transformer_runtime.files import new_folder, write_json
 from keras_transformer_runtime.tokenizers import read_tokenizer
 
-SIDES = ("source", "target")
 # Token ids of sequences.
 Rows = list[list[int]]
 
@@ -215,11 +214,28 @@ def _describe(tokenizer: Tokenizer, name: str) -> dict[str, object]:
     return {"class_name": type(tokenizer).__name__, "config": config}
 
 
+def _texts_tokenizers(model: Transformer) -> tuple[Tokenizer, Tokenizer]:
+    """Returns the tokenizers of texts; that of prompts adds the start token alone."""
+    source, target = tokenizers_of(model)
+    return (target if isinstance(model, CausalLM) else source), target
+
+
+def _check_plain(*tokenizers: Tokenizer) -> None:
+    """Raises `ValueError` if a tokenizer has no form in plain Python."""
+    for tokenizer in tokenizers:
+        content = {
+            "class_name": type(tokenizer).__name__,
+            "config": tokenizer.get_config(),
+        }
+        read_tokenizer(content, pathlib.Path())
+
+
 def check_supported(model: GenerativeModel) -> None:
-    """Raises `ValueError` if CTranslate2 does not support a model."""
+    """Raises `ValueError` if CTranslate2 and the plain tokenizers lack a part of it."""
     transformer = check_transformer(model, "ctranslate2")
     check_not_quantized(model)
     make_spec(transformer)
+    _check_plain(*_texts_tokenizers(transformer))
 
 
 def write_ctranslate2(
@@ -238,19 +254,16 @@ def write_description(
     scores: Mapping[str, float],
 ) -> None:
     """Writes the file that makes the folder complete."""
-    tokenizers = tokenizers_of(model)
-    add_start_token, source, target = False, tokenizers.source, tokenizers.target
-    names = {side: side for side in SIDES}
-    if isinstance(model, CausalLM):
-        add_start_token, source = model.add_start_token, target
-        names = dict.fromkeys(names, "tokenizer")
+    source, target = _texts_tokenizers(model)
+    is_language_model = isinstance(model, CausalLM)
+    names = ("tokenizer", "tokenizer") if is_language_model else ("source", "target")
     source_limit, target_limit = length_limits(model)
     ModelDescription(
-        is_language_model=isinstance(model, CausalLM),
-        add_start_token=add_start_token,
+        is_language_model=is_language_model,
+        add_start_token=isinstance(model, CausalLM) and model.add_start_token,
         tokenizers={
-            "source": _describe(source, names["source"]),
-            "target": _describe(target, names["target"]),
+            "source": _describe(source, names[0]),
+            "target": _describe(target, names[1]),
         },
         options=options,
         limits=LengthLimits(source_limit, target_limit, model.output_length_ratio),
@@ -411,8 +424,7 @@ def _check_texts(
     """Compares texts of a new process with the decoded tokens of CTranslate2."""
     source, target = tokenizers_of(model)
     try:
-        for content in ModelDescription.read(folder).tokenizers.values():
-            read_tokenizer(content, folder)
+        _check_plain(*_texts_tokenizers(model))
     except ValueError as error:
         warnings.warn(
             f"CTranslate2 can use the folder, and the commands cannot: {error}",

@@ -8,7 +8,6 @@ from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import SearchInputs, SearchResult, SearchState
-from keras_transformer.decoding.lengths import warn_of_truncation
 from keras_transformer.decoding.loop import (
     check_finds_phrases,
     first_part_limits,
@@ -54,6 +53,7 @@ from keras_transformer.inference.token_ids import (
     token_rows,
 )
 from keras_transformer.types import Tensor
+from keras_transformer_runtime.engines.engine import warn_of_truncation
 from keras_transformer_runtime.engines.generation_options import check_stop, cut_text
 
 T = TypeVar("T")
@@ -154,7 +154,11 @@ class Generator:
     def _warn_of_truncation(self, result: SearchResult) -> None:
         if self._model.forces_end_token:
             best = np.asarray(result.truncated)[:, 0]
-            warn_of_truncation(int(best.sum()), len(best))
+            remedy = (
+                "Pass a greater `max_length` to `generate`, or build the model with a "
+                "greater `output_length_ratio`."
+            )
+            warn_of_truncation(int(best.sum()), len(best), remedy)
 
     def _entries(self, inputs: Sequences) -> tuple[Any, bool]:
         """Returns the inputs as a list, and whether their outputs are texts."""

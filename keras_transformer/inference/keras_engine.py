@@ -10,7 +10,12 @@ from keras_transformer.inference.file_translation.translation import (
     model_side,
 )
 from keras_transformer.inference.protocols import SequenceModel
-from keras_transformer_runtime.engines.engine import Engine, Hypothesis, TokenScores
+from keras_transformer_runtime.engines.engine import (
+    Engine,
+    Hypothesis,
+    TokenScores,
+    without_beginning,
+)
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 
 
@@ -104,11 +109,7 @@ class KerasEngine(Engine):
         tokenizer = self.model.target_tokenizer
         assert tokenizer is not None
         [begin] = tokenizer.detokenize(tokenizer.tokenize([prefix])).numpy()
-        skipped = len(begin.decode("utf-8", "replace"))
-        for piece in pieces:
-            if rest := piece[skipped:]:
-                yield rest
-            skipped = max(0, skipped - len(piece))
+        return without_beginning(pieces, len(begin.decode("utf-8", "replace")))
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 64

@@ -205,8 +205,8 @@ class GenerativeModel(keras.Model):
                 given twice must occur twice. An output that contains its phrases
                 without `constraints` stays the same.
             stop: list of texts, for texts. An output ends in front of the first of
-                them, and is then not truncated. The search goes on behind it, so the
-                score is that of the whole hypothesis.
+                them, and does not count as truncated. The search continues after it,
+                so the score is that of the whole hypothesis.
             **options: options of the search by name, which change `default_search`:
                 `num_beams`, `length_penalty`, `num_hypotheses`, `num_beam_groups`,
                 `diversity_penalty`, `repetition_penalty`, `no_repeat_ngram_size`,

@@ -90,7 +90,7 @@ def export_with_own_search(
 
 
 def choose_validation_engine(plan: Plan, model: GenerativeModel) -> None:
-    """Chooses CTranslate2 on a CPU if it is installed and supports the model."""
+    """Chooses CTranslate2 on a CPU if it supports the model."""
     if plan["valid_engine"] == "ctranslate2":
         check_supported(model)
         return

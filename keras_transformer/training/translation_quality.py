@@ -9,9 +9,9 @@ import numpy as np
 
 from keras_transformer.backend.processes import of_first_process
 from keras_transformer.decoding import Search
-from keras_transformer.decoding.lengths import warn_of_truncation
 from keras_transformer.types import Logs
 from keras_transformer_runtime.arguments import check_ints
+from keras_transformer_runtime.engines.engine import warn_of_truncation
 
 MAX_SAMPLE_LENGTH = 160  # Characters.
 

@@ -73,7 +73,7 @@ def _monitored(recipe: Recipe) -> tuple[str, bool]:
     if recipe.model == "causal":
         return "val_perplexity", True
     # The module requires packages that the other commands do not.
-    from keras_transformer.evaluation import METRICS
+    from keras_transformer_runtime.evaluation import METRICS
 
     metric = str(recipe.metric)
     return f"val_{metric}", metric == "loss" or METRICS[metric].is_error

@@ -172,13 +172,12 @@ def _load(kind: str, path: pathlib.Path, many_texts: bool) -> Engine:
 
 
 def _missing(path: pathlib.Path, name: EngineName, found: list[str]) -> str:
-    formats = {"saved_model": "saved_model", "ctranslate2": "ctranslate2"}
     remedy = f"Use `--engine {found[0]}`."
-    if name.value in formats and "keras" in found:
+    if "keras" in found:
         folder = path / name.value if path.is_dir() else path.with_suffix("")
         remedy += (
             f" To export it: keras-transformer export {path} {folder} --format "
-            f"{formats[name.value]}"
+            f"{name.value}"
         )
     return f"{path} must have a model for `engine={name.value}`; it has none. {remedy}"
 

@@ -25,13 +25,12 @@ from keras_transformer_runtime.commands.parameters import (
     TooLong,
     TooLongLines,
 )
-from keras_transformer_runtime.engines.engine import Engine
+from keras_transformer_runtime.engines.engine import Engine, warn_of_truncation
 from keras_transformer_runtime.engines.generation_options import (
     GenerationOptions,
     GivenOptions,
 )
 from keras_transformer_runtime.file_translation.line_windows import TextSide
-from keras_transformer_runtime.file_translation.translation import warn_of_truncation
 from keras_transformer_runtime.runs.folder import documents_of_run
 from keras_transformer_runtime.text_files import read_lines
 from keras_transformer_runtime.text_scores import TextScores, exp_or_infinity
@@ -161,6 +160,7 @@ def evaluate_command(
                 "`engine` must be keras for the perplexity of running text; received "
                 f"`engine={opened.name}`. Give a run or a .keras file."
             )
+        typer.echo("Engine: Keras, for the perplexity of running text", err=True)
         opened = open_engine(model, EngineName.keras, {})
     kind = documents_of_run(model) or "file" if documents is None else documents
     _evaluate_running_text(opened, source, kind, context, stride, batch_size)
@@ -242,7 +242,7 @@ def _print_quality(
     bleu_tokenize: str,
 ) -> None:
     """Prints the scores of the translations of a text."""
-    from keras_transformer.evaluation import text_scores
+    from keras_transformer_runtime.evaluation import text_scores
 
     translated = [
         "" if is_long or not source.strip() else source

@@ -174,7 +174,7 @@ class _Writer:
                 f"A prompt must have at most {context} tokens, the context of the "
                 f"model; received {longest} tokens. Shorten it."
             )
-        room = context + 1 - longest
+        room = context + 1 - max(longest, 1)  # an empty prompt is the start token
         if wanted is not None and wanted > room:
             warnings.warn(
                 f"`max_length={wanted}` is greater than {room}, the number of new "

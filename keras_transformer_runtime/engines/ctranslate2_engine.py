@@ -13,7 +13,12 @@ from typing import Any, NamedTuple, TypeAlias, final
 import ctranslate2
 
 from keras_transformer_runtime.arguments import check_unicode
-from keras_transformer_runtime.engines.engine import Engine, Hypothesis, TokenScores
+from keras_transformer_runtime.engines.engine import (
+    Engine,
+    Hypothesis,
+    TokenScores,
+    without_beginning,
+)
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.engines.model_description import ModelDescription
 from keras_transformer_runtime.tokenizers import read_tokenizer
@@ -51,6 +56,13 @@ _Result: TypeAlias = Any
 _Results: TypeAlias = list[_Result]
 
 
+def _usable_cores() -> int:
+    """Returns the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # which macOS lacks
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class CTranslate2Engine(Engine):
     """Generates texts with a folder that `export(format="ctranslate2")` has written.
 
@@ -61,7 +73,7 @@ class CTranslate2Engine(Engine):
 
     Args:
         path: folder of the model.
-        folder: content of its file `keras_transformer.json`.
+        description: content of its file `keras_transformer.json`.
         threads: int, number of threads; `None` = all cores.
         parallel: bool, whether the threads decode different batches. It is faster for
             many texts, and slower for a single one. `generate_batches` then reads some
@@ -76,21 +88,21 @@ class CTranslate2Engine(Engine):
     def __init__(
         self,
         path: pathlib.Path,
-        folder: ModelDescription,
+        description: ModelDescription,
         threads: int | None = None,
         parallel: bool = False,
     ):
         self.path = path
-        self.options = folder.options
-        self.is_language_model = folder.is_language_model
-        self.max_source_length = folder.limits.source
-        self.max_target_length = folder.limits.target
-        self._folder = folder
+        self.options = description.options
+        self.is_language_model = description.is_language_model
+        self.max_source_length = description.limits.source
+        self.max_target_length = description.limits.target
+        self._description = description
         self._tokenizers = {
             side: read_tokenizer(content, path)
-            for side, content in folder.tokenizers.items()
+            for side, content in description.tokenizers.items()
         }
-        threads = threads or len(os.sched_getaffinity(0))
+        threads = threads or _usable_cores()
         # Batches that are read before the first one of them has ended.
         self._ahead = 2 * threads if parallel else 0
         self._settings = {
@@ -124,9 +136,9 @@ class CTranslate2Engine(Engine):
         ```
         """
         path = pathlib.Path(path)
-        folder = ModelDescription.read(path)
-        kind = _Generator if folder.is_language_model else _Translator
-        return kind(path, folder, threads, parallel)
+        description = ModelDescription.read(path)
+        kind = _Generator if description.is_language_model else _Translator
+        return kind(path, description, threads, parallel)
 
     @property
     def source_tokenizer(self) -> TextTokenizer:
@@ -147,8 +159,7 @@ class CTranslate2Engine(Engine):
                 continue
             row = tokenizer.encode(text)
             tokenizer.check_language_token(text, row, side, f"line {number}")
-            has_words = bool(text.strip()) and tokenizer.has_words(text, row)
-            lengths.append(len(row) + 1 if has_words else 1)
+            lengths.append(len(row) + 1 if tokenizer.has_words(text, row) else 0)
         return lengths
 
     def refusal(self, options: GenerationOptions, prefix: bool = False) -> str | None:
@@ -308,7 +319,7 @@ class CTranslate2Engine(Engine):
                 if prefixes is None
                 else self.target_tokenizer.encode(prefixes[place])
             )
-            limits.append(self._folder.max_length(len(row), options.max_length))
+            limits.append(self._description.max_length(len(row), options.max_length))
             if len(begun[-1]) >= limits[-1]:
                 raise ValueError(
                     "`prefix` must be shorter than the maximum output length; received "
@@ -352,15 +363,16 @@ class CTranslate2Engine(Engine):
         prefixes = [prefix] if prefix else None
         if options.num_beams > 1:
             [[best, *_]] = self.generate([text], options, prefixes=prefixes)
-            return iter([best.text.removeprefix(prefix)])
+            return without_beginning([best.text], len(prefix))
         _, batch = self._tokenize([text], options, prefixes)
         steps = self._steps(batch, options) if batch.rows else iter(())
-        return options.cut_pieces(self._pieces(steps, prefix))
+        begin = self.target_tokenizer.decode(batch.prefixes[0]) if batch.rows else ""
+        return without_beginning(options.cut_pieces(self._pieces(steps)), len(begin))
 
-    def _pieces(self, steps: Iterator[int], yielded: str) -> Iterator[str]:
+    def _pieces(self, steps: Iterator[int]) -> Iterator[str]:
         """Yields the text of tokens, each character once it is complete."""
         token_ids: list[int] = []
-        found = yielded
+        yielded = found = ""
         for token_id in steps:
             token_ids.append(token_id)
             found = self.target_tokenizer.decode(token_ids)
@@ -510,7 +522,7 @@ class _Generator(CTranslate2Engine):
     def _encode(self, text: str, where: str) -> list[int]:
         tokenizer = self.source_tokenizer
         row = tokenizer.encode(text)
-        begins = self._folder.add_start_token or not row
+        begins = self._description.add_start_token or not row
         return [tokenizer.start_token_id, *row] if begins else row
 
     def _groups(self, batch: _Batch) -> Iterable[list[int]]:

@@ -2,6 +2,7 @@
 
 import abc
 import pathlib
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
@@ -28,6 +29,26 @@ class TokenScores(NamedTuple):
 
     log_probability: float
     tokens: int
+
+
+def warn_of_truncation(
+    count: int, total: int, remedy: str = "Use a greater `max_length`."
+) -> None:
+    """Warns that `count` of `total` texts have reached the maximum length."""
+    if count:
+        warnings.warn(
+            f"{count:,} of {total:,} outputs have reached the maximum length. They may "
+            f"lack their ends. {remedy}",
+            stacklevel=5,
+        )
+
+
+def without_beginning(pieces: Iterable[str], length: int) -> Iterator[str]:
+    """Yields pieces of a text without its first `length` characters."""
+    for piece in pieces:
+        if rest := piece[length:]:
+            yield rest
+        length = max(0, length - len(piece))
 
 
 class Engine(abc.ABC):
@@ -60,7 +81,7 @@ class Engine(abc.ABC):
             first: int, number of the line of the first text, for error messages.
 
         Returns:
-            List of ints; 1 for a text without words.
+            List of ints; 0 for a text to translate that has no words.
 
         Raises:
             ValueError: if a text has a language token that the vocabulary lacks.

@@ -6,6 +6,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Self
 
+import numpy as np
+
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.files import read_json, write_json
 
@@ -110,9 +112,9 @@ class ModelDescription:
             least = MORE_TOKENS + source_length
             if self.is_language_model:
                 least = NEW_TOKENS
-            max_length = max(
-                least, math.floor(self.limits.output_ratio * source_length)
-            )
+            # In float32, as the limits of the library.
+            wanted = np.float32(source_length) * np.float32(self.limits.output_ratio)
+            max_length = max(least, math.floor(wanted))
         if limit is None:
             return max_length
         if self.is_language_model:

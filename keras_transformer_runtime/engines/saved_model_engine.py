@@ -13,7 +13,12 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401 (registers its operations)
 
 from keras_transformer_runtime.arguments import check_unicode
-from keras_transformer_runtime.engines.engine import Engine, Hypothesis, TokenScores
+from keras_transformer_runtime.engines.engine import (
+    Engine,
+    Hypothesis,
+    TokenScores,
+    without_beginning,
+)
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.engines.model_description import ModelDescription
 
@@ -70,7 +75,9 @@ class SavedModelEngine(Engine):
                 f"`{side}` must have a language token of the vocabulary or none; "
                 f"received {texts[place]!r:.80} in line {first + place}."
             )
-        return lengths
+        # The end token alone: a text without words.
+        is_text = not self.is_language_model
+        return [0 if is_text and length == 1 else length for length in lengths]
 
     def refusal(self, options: GenerationOptions, prefix: bool = False) -> str | None:
         if "nbest" not in self._signatures:
@@ -148,8 +155,7 @@ class SavedModelEngine(Engine):
             return options.cut_pieces(self._pieces(text))
         prefixes = [prefix] if prefix else None
         [[best, *_]] = self.generate([text], options, prefixes=prefixes)
-        is_cut = prefix.startswith(best.text)  # in front of a text of `stop`
-        return iter([] if is_cut else [best.text.removeprefix(prefix)])
+        return without_beginning([best.text], len(prefix))
 
     def _pieces(self, text: str) -> Iterator[str]:
         """Yields what a language model writes, a few tokens at a time."""

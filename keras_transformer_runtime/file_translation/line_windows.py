@@ -19,14 +19,14 @@ class LineWindow:
 
     start: int  # number of the first line, counted from 0
     lines: list[str]
-    # int `(lines,)`, tokens of each line, the end token included; 1 without words, as
+    # int `(lines,)`, tokens of each line, the end token included; 0 without words, as
     # for a language token alone.
     lengths: np.ndarray
     too_long: np.ndarray  # bool `(lines,)`, for the model
 
 
 class Measure(Protocol):
-    """Counts the tokens of texts, the end token included; 1 without words."""
+    """Counts the tokens of texts; 0 without words."""
 
     def __call__(self, texts: Sequence[str], side: str, first: int) -> Sequence[int]:
         """`first` is the number of the line of the first text, for error messages."""
@@ -44,6 +44,7 @@ class TextSide:
     def window(self, start: int, lines: list[str]) -> LineWindow:
         """Counts the tokens of lines."""
         lengths = np.array(self.measure(lines, self.name, start + 1), dtype="int64")
+        lengths[[not line.strip() for line in lines]] = 0
         return LineWindow(start, lines, lengths, lengths > (self.limit or np.inf))
 
     def check_lengths(self, window: LineWindow, path: str | os.PathLike) -> None:

@@ -17,7 +17,11 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from keras_transformer_runtime.arguments import check_ints, check_one_of
-from keras_transformer_runtime.engines.engine import Engine, Hypothesis
+from keras_transformer_runtime.engines.engine import (
+    Engine,
+    Hypothesis,
+    warn_of_truncation,
+)
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.file_translation.line_windows import (
     FileLines,
@@ -27,8 +31,6 @@ from keras_transformer_runtime.file_translation.line_windows import (
 )
 from keras_transformer_runtime.file_translation.unfinished_file import UnfinishedFile
 from keras_transformer_runtime.files import check_new_file, written_whole
-
-TRUNCATION_REMEDY = "Use a greater `max_length`."
 
 Hypotheses: TypeAlias = list[Hypothesis]  # of a line, best first
 
@@ -185,16 +187,6 @@ def _warn_of_empty_lines(count: int, text: FileLines | PipeLines) -> None:
         )
 
 
-def warn_of_truncation(count: int, total: int) -> None:
-    """Warns that `count` of `total` texts have reached the maximum length."""
-    if count:
-        warnings.warn(
-            f"{count:,} of {total:,} outputs have reached the maximum length. They may "
-            f"lack their ends. {TRUNCATION_REMEDY}",
-            stacklevel=4,
-        )
-
-
 def _translated(
     translator: LineTranslator,
     parts: Iterator[LineWindow],
@@ -226,7 +218,7 @@ def _translated(
 
 def _batches(window: LineWindow, size: int) -> list[np.ndarray]:
     """Returns the places of the lines of each batch, which have similar lengths."""
-    chosen = np.flatnonzero((window.lengths > 1) & ~window.too_long)
+    chosen = np.flatnonzero((window.lengths > 0) & ~window.too_long)
     if not chosen.size:
         return []
     order = chosen[np.argsort(window.lengths[chosen], kind="stable")]

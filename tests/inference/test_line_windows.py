@@ -40,7 +40,7 @@ def test_lengths_of_lines():
         7, ["ab", "", "abca", "abcab", "      ", "\u3000\t"]
     )
     assert window.start == 7
-    assert window.lengths.tolist() == [3, 1, 5, 6, 1, 1]
+    assert window.lengths.tolist() == [3, 0, 5, 6, 0, 0]
     assert window.too_long.tolist() == [False] * 3 + [True] + [False] * 2
     # A side without a limit.
     assert not model_side(MODEL, "target").window(0, ["abc" * 99]).too_long.any()

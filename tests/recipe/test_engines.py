@@ -1,6 +1,7 @@
 """CTranslate2 in a run: the validation text, and the exported folder."""
 
 import ctranslate2
+import keras_nlp
 import numpy as np
 import pytest
 from ctranslate2_designs import SOURCE, TARGET, model_of
@@ -9,12 +10,14 @@ from keras_transformer import BeamSearch, GreedySearch
 from keras_transformer.layers import LocalWindow
 from keras_transformer.recipe.engines import (
     ValidationEngine,
+    can_export,
     choose_validation_engine,
     export_with_own_search,
 )
 from keras_transformer.recipe.held_out import ParallelText
 from keras_transformer.recipe.plan import Plan
 from keras_transformer.recipe.translation import TranslationEvaluator
+from keras_transformer.text import KerasHubTokenizer
 from keras_transformer_runtime.engines.ctranslate2_engine import CTranslate2Engine
 from keras_transformer_runtime.engines.model_description import ModelDescription
 from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe
@@ -48,6 +51,12 @@ def test_the_engine_of_the_validation_text(model, monkeypatch):
     assert chosen(unsupported) == ("keras", [reason])
     with pytest.raises(ValueError, match="`pattern` must be `None` for CTranslate2"):
         chosen(unsupported, valid_engine="ctranslate2")
+    # Its tokens have no form in plain Python.
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat"]
+    bert = KerasHubTokenizer(keras_nlp.tokenizers.BertTokenizer(words))
+    unsupported = model_of(source_tokenizer=bert)
+    assert chosen(unsupported) == ("keras", [reason])
+    assert not can_export(unsupported) and can_export(model)
     monkeypatch.setattr(ctranslate2, "get_cuda_device_count", lambda: 1)
     assert chosen(model) == ("keras", ["on a GPU"])
 

@@ -11,7 +11,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.backend import sentencepiece as backend
 from keras_transformer.text import SentencePieceTokenizer
-from keras_transformer.text.normalization import (
+from keras_transformer.text.sentence_piece_tokenizer import (
     normalization_rules,
     normalize_lines,
 )

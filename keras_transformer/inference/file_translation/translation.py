@@ -134,8 +134,7 @@ def model_side(model: SequenceModel, name: str = "source") -> TextSide:
         lengths = []
         for number, (text, row) in enumerate(zip(texts, rows, strict=True), first):
             tokenizer.check_language_token(text, row, side, f"line {number}")
-            has_words = bool(text.strip()) and tokenizer.has_words(text, row)
-            lengths.append(len(row) if has_words else 1)
+            lengths.append(len(row) if tokenizer.has_words(text, row) else 0)
         return lengths
 
     return TextSide(name, limit, measure)

@@ -1,5 +1,8 @@
 """`--engine`: the engines of each kind of path, and what `auto` chooses."""
 
+import subprocess
+import sys
+
 import ctranslate2
 import pytest
 from ctranslate2_designs import model_of
@@ -118,3 +121,21 @@ def test_the_latest_version_of_a_saved_model(tmp_path):
         (tmp_path / version / "saved_model.pb").touch()
     assert model_folders(tmp_path) == {"saved_model": tmp_path / "10"}
     assert model_folders(tmp_path / "2") == {"saved_model": tmp_path / "2"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["translate", "evaluate"])
+def test_the_commands_need_no_tensorflow(run, tmp_path, command):
+    (tmp_path / "source").write_text("abc\nfeed\n")
+    arguments = [command, str(run / "ctranslate2"), str(tmp_path / "source")]
+    arguments += [str(tmp_path / "source")] if command == "evaluate" else []
+    code = f"""
+import sys
+from keras_transformer_runtime.command import make_app
+make_app({arguments!r})({arguments!r}, standalone_mode=False)
+print(*sorted({{"keras", "keras_transformer", "tensorflow"}} & sys.modules.keys()))
+"""
+    process = [sys.executable, "-c", code]
+    found = subprocess.run(process, capture_output=True, text=True, check=True)
+    *written, loaded = found.stdout.split("\n")[:-1]
+    assert written and loaded == ""

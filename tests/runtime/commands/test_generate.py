@@ -183,8 +183,8 @@ def test_a_length_beyond_the_context(prompt, room, lm):
 
 
 def test_translate_continues_each_line(model, lm):
-    found = output("translate", lm, "--quiet", pipe="ab\nde\n")
-    texts = model.generate(["ab", "de"], BeamSearch())
+    found = output("translate", lm, "--quiet", pipe="ab\nd\n")
+    texts = model.generate(["ab", "d"], BeamSearch())
     assert found.splitlines() == [text.replace("\n", " ") for text in texts]
 
 

@@ -11,7 +11,11 @@ from ctranslate2_designs import LETTERS, causal_model_of, model_of
 from keras_transformer import BeamSearch, GreedySearch
 from keras_transformer_runtime.engines.ctranslate2_engine import CTranslate2Engine
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
-from keras_transformer_runtime.engines.model_description import FILE, ModelDescription
+from keras_transformer_runtime.engines.model_description import (
+    FILE,
+    LengthLimits,
+    ModelDescription,
+)
 
 pytestmark = pytest.mark.once("torch")
 
@@ -103,19 +107,15 @@ def test_beam_search_gives_the_texts_of_generate(model, engine):
 
 
 def test_a_text_has_its_own_limit(model, engine):
-    folder = engine._folder
-    assert [folder.max_length(n, None) for n in (1, 7)] == [17, 17]
-    assert folder.max_length(7, 9) == 9
+    description = ModelDescription.read(engine.path)
+    assert [description.max_length(n, None) for n in (1, 7)] == [17, 17]
+    assert description.max_length(7, 9) == 9
     long = model_of(max_target_length=None)
-    lengths = [long.max_steps(length) for length in range(1, 11)]
-    limits = ModelDescription(
-        is_language_model=False,
-        add_start_token=False,
-        tokenizers={},
-        options=GREEDY,
-        limits=type(folder.limits)(None, None, long.output_length_ratio),
-    )
-    assert [limits.max_length(length, None) for length in range(1, 11)] == lengths
+    long.output_length_ratio = 5.05  # 20 times it is 101 in float32, less in float64
+    limits = LengthLimits(None, None, long.output_length_ratio)
+    description = ModelDescription(False, GREEDY, limits)
+    for length in range(1, 97):
+        assert description.max_length(length, None) == long.max_steps(length)
 
 
 def test_options_of_the_search(model, engine):
@@ -154,6 +154,12 @@ def test_prefixes(model, engine):
     assert texts_of(found) == [[text] for text in expected]
     pieces = [*engine.stream("abc", GREEDY, prefix="UV")]
     assert "UV" + "".join(pieces) == expected[0]
+    # The prefix is a part of the output.
+    for stop in ("V", expected[0][1:3], expected[0][2:4]):
+        options = GREEDY.with_given(stop=(stop,))
+        whole = engine.generate(["abc"], options, prefixes=["UV"])[0][0].text
+        streamed = "".join(engine.stream("abc", options, prefix="UV"))
+        assert streamed == whole[2:] and stop not in whole
     batches = engine.generate_batches([texts, [], texts[:1]], GREEDY, "UV")
     expected = model.generate(texts, GreedySearch(), prefix=["UV"] * 3)
     found = [texts_of(batch) for batch in batches]
@@ -223,7 +229,7 @@ def test_refused_options(engine, given, words):
 
 
 def test_texts_that_are_too_long(engine):
-    assert engine.measure(TEXTS, "source") == [4, 1, 9, 1, 2, 5, 5, 11, 2]
+    assert engine.measure(TEXTS, "source") == [4, 0, 9, 0, 2, 5, 5, 11, 2]
     with pytest.raises(ValueError, match="`texts` must have at most .*11` tokens each"):
         engine.generate(["abc", "abcdefabcde"], GREEDY)
     with pytest.raises(ValueError, match="`prefix` must be shorter"):
@@ -295,6 +301,14 @@ def test_values_of_a_damaged_folder(folder, tmp_path):
     (tmp_path / FILE).write_text(json.dumps(content))
     with pytest.raises(ValueError, match="is damaged .*num_beams"):
         CTranslate2Engine.load(tmp_path)
+
+
+def test_the_cores_of_a_system_without_affinity(folder, monkeypatch):
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    engine = CTranslate2Engine.load(folder)
+    assert engine._settings == {"inter_threads": 1, "intra_threads": 3}
+    assert engine.generate(["abc"], GREEDY)[0][0].text
 
 
 @pytest.mark.slow

@@ -81,8 +81,8 @@ def test_the_texts_of_generate(model, engine):
 
 
 def test_lengths_and_scores(model, engine):
-    assert engine.measure(TEXTS, "source") == [4, 1, 9, 1, 2]
-    assert engine.measure(["UVW", ""], "target") == [4, 1]
+    assert engine.measure(TEXTS, "source") == [4, 0, 9, 0, 2]
+    assert engine.measure(["UVW", ""], "target") == [4, 0]
     sources, targets = ["abc", "f", "cafe"], ["UVW", "", "ZZÄZ"]
     expected = model.score(sources, targets)
     found = engine.score(sources, targets, batch_size=2)
