@@ -195,3 +195,10 @@ def test_pieces_are_read_no_further_than_the_end():
 def test_stop_is_a_list_of_texts(stop):
     with pytest.raises(ValueError, match="`stop` must be"):
         GenerationOptions(stop=stop)
+
+
+def test_sampling_has_no_beams():
+    options = GenerationOptions().with_given(temperature=0.7)
+    assert options.samples and options.num_beams == 1
+    options = options.with_given(length_penalty=1.0)
+    assert not options.samples and options.num_beams == 4

@@ -254,6 +254,14 @@ def test_ties_are_counted(tmp_path, monkeypatch):
     assert (tmp_path / "1").is_dir()
 
 
+def test_other_texts_of_a_new_process_are_an_error(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(exporting, "run_python", lambda *_: '["U", "V"]')
+    message = "A new process gives 'U' for 'abc', but the tokenizer gives .*; nothing"
+    with pytest.raises(RuntimeError, match=message):
+        export(model, tmp_path / "1")
+    assert list(tmp_path.iterdir()) == []
+
+
 # Errors.
 
 REFUSED = {

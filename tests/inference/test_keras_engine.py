@@ -124,13 +124,8 @@ def test_scores(model, engine):
 
 def test_lengths(engine, language_model):
     assert (engine.max_source_length, engine.max_target_length) == (11, 13)
-    assert engine.measure(["abc", "", " ", "\u200b", "xyz."], "source") == [
-        4,
-        1,
-        1,
-        1,
-        5,
-    ]
+    texts = ["abc", "", " ", "\u200b", "xyz."]
+    assert engine.measure(texts, "source") == [4, 0, 0, 0, 5]
     prompts = KerasEngine(language_model, "letters.keras")
     assert prompts.measure(["abc", " "], "source") == [3, 1]
     assert prompts.measure(["abc", " "], "target") == [4, 1]

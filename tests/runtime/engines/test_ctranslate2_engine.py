@@ -9,6 +9,7 @@ import pytest
 from ctranslate2_designs import LETTERS, causal_model_of, model_of
 
 from keras_transformer import BeamSearch, GreedySearch
+from keras_transformer_runtime.engines import model_description
 from keras_transformer_runtime.engines.ctranslate2_engine import CTranslate2Engine
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.engines.model_description import (
@@ -111,11 +112,34 @@ def test_a_text_has_its_own_limit(model, engine):
     assert [description.max_length(n, None) for n in (1, 7)] == [17, 17]
     assert description.max_length(7, 9) == 9
     long = model_of(max_target_length=None)
-    long.output_length_ratio = 5.05  # 20 times it is 101 in float32, less in float64
+    long.output_length_ratio = 1.68  # 75 times it is 126 in float32, less in float64
     limits = LengthLimits(None, None, long.output_length_ratio)
     description = ModelDescription(False, GREEDY, limits)
     for length in range(1, 97):
         assert description.max_length(length, None) == long.max_steps(length)
+
+
+def test_a_text_does_not_depend_on_the_limits_of_its_batch(engine, monkeypatch):
+    monkeypatch.setattr(model_description, "MORE_TOKENS", 0)
+    options = GenerationOptions(num_beams=3, length_penalty=0)
+    found = engine.generate(TEXTS, options)
+    alone = [engine.generate([text], options)[0] for text in TEXTS]
+    assert texts_of(found) == texts_of(alone)
+    lengths = [len(text) + 1 for text in TEXTS]
+    limits = [engine._description.max_length(length, None) for length in lengths]
+    assert limits == lengths
+    assert sum(row[0].truncated for row in found) > 3
+
+
+def test_the_pad_token_is_never_chosen(tmp_path):
+    model = model_of(seed=5, tie_embeddings="none")
+    bias = np.zeros(11, "float32")
+    bias[0] = 50
+    model.output_dense.bias.assign(bias)
+    model.export(tmp_path / "1", GreedySearch(), format="ctranslate2")
+    found = CTranslate2Engine.load(tmp_path / "1").generate(TEXTS, GREEDY)
+    expected = model.generate(TEXTS, GreedySearch())
+    assert texts_of(found) == [[text] for text in expected] and any(expected)
 
 
 def test_options_of_the_search(model, engine):
@@ -315,6 +339,7 @@ def test_the_cores_of_a_system_without_affinity(folder, monkeypatch):
 def test_neither_tensorflow_nor_keras_is_imported(folder):
     code = f"""
 import sys
+from keras_transformer_runtime.engines import model_description
 from keras_transformer_runtime.engines.ctranslate2_engine import CTranslate2Engine
 engine = CTranslate2Engine.load({str(folder)!r})
 assert engine.generate(["abc"], engine.options)
