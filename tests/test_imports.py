@@ -70,7 +70,7 @@ REQUIRED = {
     "runtime.commands": {"typer"},
     "runtime.evaluation": {"rapidfuzz", "sacrebleu"},
     "runtime.engines": {"ctranslate2", "numpy", "tensorflow", "tensorflow_text"},
-    "runtime.file_translation": {"numpy", "tqdm"},
+    "runtime.file_translation": {"numpy"},
     "runtime.tokenizers": {"regex", "sentencepiece"},
 }
 BY_NAME = {"__import__", "import_module", "importlib.import_module"}

@@ -11,10 +11,9 @@ import pathlib
 import re
 import warnings
 from collections.abc import Generator, Iterable, Iterator
-from typing import BinaryIO, TypeAlias, cast
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from keras_transformer_runtime.arguments import check_ints, check_one_of
 from keras_transformer_runtime.engines.engine import (
@@ -31,6 +30,9 @@ from keras_transformer_runtime.file_translation.line_windows import (
 )
 from keras_transformer_runtime.file_translation.unfinished_file import UnfinishedFile
 from keras_transformer_runtime.files import check_new_file, written_whole
+
+if TYPE_CHECKING:  # Only a translation requires the package.
+    from tqdm import tqdm
 
 Hypotheses: TypeAlias = list[Hypothesis]  # of a line, best first
 
@@ -172,8 +174,10 @@ def written_at_once(
             yield cast(BinaryIO, compressed)
 
 
-def _progress_bar(lines: int | None, verbose: int, done: int = 0) -> tqdm:
+def _progress_bar(lines: int | None, verbose: int, done: int = 0) -> "tqdm":
     """Returns a progress bar, which is shown only in a terminal or a notebook."""
+    from tqdm.auto import tqdm
+
     disable = None if verbose else True
     return tqdm(total=lines, initial=done, unit=" sentences", disable=disable)
 
@@ -192,7 +196,7 @@ def _translated(
     parts: Iterator[LineWindow],
     batch_size: int,
     writer: "_LineWriter",
-    bar: tqdm,
+    bar: "tqdm",
 ) -> Generator[tuple[LineWindow, str, int]]:
     """Yields each window with its translations, and how many may lack their ends.
 
