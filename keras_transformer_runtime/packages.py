@@ -73,6 +73,8 @@ def require_extra(extra: str, needed_for: str) -> None:
     """Checks that the packages of an extra are installed, without importing them."""
     included = EXTRAS["tensorflow"] if extra in WITH_TENSORFLOW else {}
     packages = {**included, **EXTRAS[extra]}
+    if extra != "ctranslate2":
+        packages.pop("ctranslate2", None)  # Only `train` and its engine require it.
     require_modules(packages, needed_for, packages)
 
 

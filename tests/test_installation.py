@@ -93,8 +93,8 @@ def test_without_tensorflow(backend, form, pins, distributions, tmp_path):
     texts = ["--train", "train.en", "train.de", "--valid", "valid.en", "valid.de"]
     train = [command, "train", *texts, "--output", "runs/a"]
     error = run(*train, expected=1, **elsewhere)
-    assert error.startswith("error: A training run requires the packages ctranslate2, ")
-    assert 'To install: pip install "ctranslate2>=' in error
+    assert error.startswith("error: A training run requires the packages keras_nlp, ")
+    assert 'To install: pip install "keras-nlp>=' in error
     assert not (tmp_path / "runs").exists()
 
 

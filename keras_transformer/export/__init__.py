@@ -73,6 +73,7 @@ __all__ = [
 
 # The extras whose packages the writers require; `tensorflow` for the others.
 _EXTRAS = {
+    "export_ctranslate2": "ctranslate2",
     "export_onnx": "onnx",
     "export_marian": "hub",
 }

@@ -5,9 +5,10 @@ run. The command `keras-transformer train` parses the options and calls `train`.
 section "The whole run" of `docs/training.md` has the same steps as code to adapt.
 """
 
-from keras_transformer_runtime.packages import require_extra
+from keras_transformer_runtime.packages import require_extra, require_modules
 
 require_extra("tensorflow", "`keras_transformer.recipe`")
+require_modules(["ctranslate2"], "`keras_transformer.recipe`")
 
 from keras_transformer.recipe.result import (
     Figures,

@@ -168,9 +168,12 @@ def translate_command(
         verbose=not quiet,
     )
     options = _options(opened, given)
-    translator: LineTranslator = EngineTranslator(opened, options, prefix)
-    if dictionary is not None or workers > 1:
-        translator = _keras_translator(opened, options, batch_size, dictionary, workers)
+    if opened.name == "keras":
+        translator = _keras_translator(
+            opened, options, prefix, batch_size, dictionary, workers
+        )
+    else:
+        translator = EngineTranslator(opened, options, prefix)
     # The progress bar and the translations must not mix in a terminal.
     has_bar = not quiet and not (target == DASH and sys.stdout.isatty())
     with contextlib.ExitStack() as stack:
@@ -205,17 +208,19 @@ def _options(engine: Engine, given: GivenOptions) -> GenerationOptions:
 def _keras_translator(
     engine: Engine,
     options: GenerationOptions,
+    prefix: str,
     batch_size: int,
     dictionary: pathlib.Path | None,
     workers: int,
-) -> "LineTranslator":
-    """Returns the translator of a Keras model, with a dictionary or processes."""
+) -> LineTranslator:
+    """Returns the translator of a Keras model, which has the most options."""
     from keras_transformer.decoding.generation_options import search_of
     from keras_transformer.inference.file_translation.translation import ModelTranslator
     from keras_transformer.inference.keras_engine import KerasEngine
     from keras_transformer.inference.phrase_dictionary import PhraseDictionary
 
     assert isinstance(engine, KerasEngine)
+    terms = None if dictionary is None else PhraseDictionary.from_file(dictionary)
     return ModelTranslator(
         engine.model,
         search_of(options),
@@ -223,10 +228,10 @@ def _keras_translator(
         min_length=options.min_length,
         seed=options.seed,
         batch_size=batch_size,
-        dictionary=None
-        if dictionary is None
-        else PhraseDictionary.from_file(dictionary),
+        dictionary=terms,
         workers=workers,
+        prefix=prefix,
+        stop=options.stop,
     )
 
 

@@ -10,7 +10,7 @@ from keras_transformer_runtime.arguments import (
     normalization_rule,
 )
 from keras_transformer_runtime.model_paths import find_model
-from keras_transformer_runtime.packages import require_extra
+from keras_transformer_runtime.packages import require_extra, require_modules
 from keras_transformer_runtime.presets import PRESETS
 from keras_transformer_runtime.runs.folder import (
     check_same_texts,
@@ -25,6 +25,7 @@ DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 def check_early(recipe: Recipe) -> None:
     """Checks a recipe before the first slow import."""
     require_extra("tensorflow", "A training run")
+    require_modules(["ctranslate2"], "A training run")
     check_one_of(PRESETS, optional=True, preset=recipe.preset)
     check_one_of(DTYPES, dtype=recipe.dtype)
     _check_backend(devices=recipe.devices, workers=recipe.workers)

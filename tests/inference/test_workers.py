@@ -125,7 +125,15 @@ def test_a_translation_of_terminated_workers_is_resumed(folder, monkeypatch):
     """With lines that are blank, too long, and without known characters."""
     monkeypatch.chdir(folder)
     command = ["translate", "model.keras", "source", "target", "--num-beams", "1"]
-    command += ["--n-best", "1", "--batch-size", "16", "--too-long", "empty", "--quiet"]
+    command += [
+        "--num-hypotheses",
+        "1",
+        "--batch-size",
+        "16",
+        "--too-long",
+        "empty",
+        "--quiet",
+    ]
     assert start("0", *command) == 0
     expected = pathlib.Path("target").read_bytes()
     assert len(set(expected.splitlines())) == 180  # the scores differ

@@ -17,8 +17,8 @@ import sys
 import psutil
 
 from keras_transformer.backend.ray_connection import connection
-from keras_transformer.inference import file_translation
 from keras_transformer_runtime.command import main
+from keras_transformer_runtime.commands import translate as translate_command
 from keras_transformer_runtime.file_translation.unfinished_file import UnfinishedFile
 
 WINDOW = 40
@@ -56,8 +56,8 @@ def translate(windows):
             os.kill(os.getpid(), signal.SIGTERM)
 
     UnfinishedFile.append = append_and_terminate
-    whole = file_translation.translate_file
-    file_translation.translate_file = functools.partial(whole, window=WINDOW)
+    whole = translate_command.translate_file
+    translate_command.translate_file = functools.partial(whole, window=WINDOW)
     main()
 
 

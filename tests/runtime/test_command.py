@@ -16,7 +16,13 @@ import typer
 from error_box import unwrapped
 from typer.testing import CliRunner
 
-from keras_transformer import BeamSearch, Ensemble, Seq2Seq, evaluation
+from keras_transformer import (
+    BeamSearch,
+    Ensemble,
+    GreedySearch,
+    Seq2Seq,
+    evaluation,
+)
 from keras_transformer.recipe import Recipe
 from keras_transformer.text import CharacterTokenizer
 from keras_transformer_runtime.command import COMMANDS, main, make_app
@@ -162,6 +168,22 @@ def test_translate_between_files_and_pipes(model, folder, tmp_path):
     options = ["--overwrite", "--quiet"]
     assert run("translate", path, "-", target, *options, pipe="").exit_code == 0
     assert gzip.decompress(target.read_bytes()) == b""
+
+
+def test_translate_with_a_prefix_and_stops(model, folder, tmp_path):
+    options = ["--prefix", "Z", "--stop", "VX", "--num-beams", 1, "--quiet"]
+    (tmp_path / "terms.tsv").write_text("dead\tY\n")
+    path = folder / "model.keras"
+    found = run("translate", path, *options, pipe="abc\nfab\n").stdout.splitlines()
+    search = {"search": GreedySearch(), "prefix": ["Z"] * 2}
+    expected = model.generate(["abc", "fab"], stop=["VX"], **search)
+    assert found == expected and all(text.startswith("Z") for text in found)
+    whole = model.generate(["abc", "fab"], **search)
+    stop = whole[0][2:4]
+    options = ["--prefix", "Z", "--stop", stop, "--quiet"]
+    options += ["--dictionary", tmp_path / "terms.tsv"]
+    found = run("translate", path, *options, pipe="abc\nfab\n").stdout.splitlines()
+    assert all(text.startswith("Z") and stop not in text for text in found)
 
 
 def test_translate_with_a_dictionary(folder, failure, tmp_path):

@@ -41,6 +41,8 @@ class ModelTranslator(LineTranslator):
         batch_size: int = 64,
         dictionary: PhraseDictionary | None = None,
         workers: int = 1,
+        prefix: str = "",
+        stop: Sequence[str] = (),
     ):
         self.side = model_side(model)
         self._model = model
@@ -49,6 +51,7 @@ class ModelTranslator(LineTranslator):
         self._batch_size = batch_size
         self._dictionary = dictionary
         self._workers = workers
+        self._prefix, self._stop = prefix, tuple(stop)
         check_request(self._request, batch_size)
         check_seed(seed)
         check_ints(1, workers=workers)
@@ -66,6 +69,8 @@ class ModelTranslator(LineTranslator):
         }
         if self._dictionary is not None:
             settings["dictionary"] = self._dictionary.digest()
+        if self._prefix or self._stop:
+            settings |= {"prefix": self._prefix, "stop": repr(self._stop)}
         return settings
 
     def translate(self, batches: Iterable[list[str]]) -> Generator[list[Hypotheses]]:
@@ -75,6 +80,8 @@ class ModelTranslator(LineTranslator):
             seed=self._seed,
             batch_size=self._batch_size,
             dictionary=self._dictionary,
+            prefix=self._prefix,
+            stop=self._stop,
         )
         if self._workers == 1:
             for batch in batches:
@@ -96,11 +103,18 @@ def _decode(
     seed: int | None,
     batch_size: int,
     dictionary: PhraseDictionary | None,
+    prefix: str,
+    stop: Sequence[str],
 ) -> list[Hypotheses]:
     """Returns the hypotheses of each line, best first."""
-    options = (
-        {} if dictionary is None else {"constraints": dictionary.constraints(lines)}
-    )
+    # A model of one's own may lack what is not given.
+    options: dict[str, object] = {}
+    if dictionary is not None:
+        options["constraints"] = dictionary.constraints(lines)
+    if prefix:
+        options["prefix"] = [prefix] * len(lines)
+    if stop:
+        options["stop"] = stop
     found, *arrays = model.generate(
         lines,
         **request._asdict(),
