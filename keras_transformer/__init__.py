@@ -105,8 +105,10 @@ from keras_transformer_runtime.packages import require_extra
 if TYPE_CHECKING:
     from keras_transformer.dataset import parallel_dataset, text_dataset
     from keras_transformer.inference.bayes_risk import minimum_bayes_risk
-    from keras_transformer.inference.file_translation import translate_file
-    from keras_transformer.inference.phrase_dictionary import PhraseDictionary
+    from keras_transformer.inference.file_translation import (
+        PhraseDictionary,
+        translate_file,
+    )
     from keras_transformer.inference.unknown_words import replace_unknowns
     from keras_transformer.interoperability import (
         load_ctranslate2,
@@ -129,7 +131,7 @@ _LAZY = {
     "CharacterTokenizer": "text",
     "KerasHubTokenizer": "text",
     "MarianTokenizer": "text",
-    "PhraseDictionary": "inference.phrase_dictionary",
+    "PhraseDictionary": "inference.file_translation",
     "SentencePieceTokenizer": "text",
     "Tokenizer": "text",
     "WordTokenizer": "text",

@@ -13,6 +13,7 @@ from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer_runtime.engines.engine import (
     Engine,
     Hypothesis,
+    OnText,
     TokenScores,
     without_beginning,
 )
@@ -71,6 +72,7 @@ class KerasEngine(Engine):
         prefixes: Sequence[str] | None = None,
         include_prompt: bool = False,
         batch_size: int = 64,
+        on_text: OnText | None = None,
     ) -> list[list[Hypothesis]]:
         others = {"include_prompt": True} if include_prompt else {}
         found, *arrays = self.model.generate(
@@ -115,8 +117,14 @@ class KerasEngine(Engine):
         self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 64
     ) -> list[TokenScores]:
         result = self.model.score([*sources], [*targets], batch_size)
-        pairs = zip(result.scores.tolist(), result.lengths.tolist(), strict=True)
-        return [TokenScores(*pair) for pair in pairs]
+        tokenizer = self.model.target_tokenizer
+        assert tokenizer is not None
+        tokens = tokenizer.get_vocabulary()
+        rows = tokenizer.tokenize([*targets], add_end=True).to_list()
+        return [
+            TokenScores([tokens[id] for id in row], values.tolist())
+            for row, values in zip(rows, result.token_scores, strict=True)
+        ]
 
     def digest(self) -> str:
         return model_digest(self.model)

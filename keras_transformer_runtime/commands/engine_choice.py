@@ -152,7 +152,7 @@ def _load(kind: str, path: pathlib.Path, many_texts: bool) -> Engine:
         )
 
         return CTranslate2Engine.load(path, parallel=many_texts)
-    from keras_transformer_runtime.commands.startup import (
+    from keras_transformer_runtime.startup import (
         import_keras_quietly,
         import_tensorflow_quietly,
     )

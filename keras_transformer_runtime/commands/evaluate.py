@@ -277,7 +277,7 @@ def _print_perplexity(engine: Engine, text: _ParallelText, batch_size: int) -> N
         sources, references = [source for source, _ in pairs], [ref for _, ref in pairs]
         scores = engine.score(sources, references, batch_size)
         nats = -math.fsum(score.log_probability for score in scores)
-        tokens = sum(score.tokens for score in scores)
+        tokens = sum(len(score.tokens) for score in scores)
         perplexity = exp_or_infinity(nats / max(tokens, 1))
         typer.echo(f"{'perplexity':21}{perplexity:8.2f}")
 
@@ -314,7 +314,7 @@ def _print_answer_scores(
     total = TextScores(
         nats=-math.fsum(score.log_probability for score in scores),
         texts=len(answers),
-        tokens=sum(score.tokens for score in scores),
+        tokens=sum(len(score.tokens) for score in scores),
         characters=sum(map(len, answers)),
         bytes=sum(len(answer.encode()) for answer in answers),
     )

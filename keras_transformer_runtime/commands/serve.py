@@ -1,5 +1,6 @@
 """The command `serve`."""
 
+import enum
 import os
 import pathlib
 import re
@@ -9,13 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
-from keras_transformer_runtime.commands.startup import import_keras_quietly
+from keras_transformer_runtime.model_paths import is_version
 from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
-    from keras_transformer.serving import ServerOptions
+    from keras_transformer_runtime.serving import ServerOptions
 
 app = typer.Typer()
+
+
+class ServerEngine(enum.StrEnum):
+    """The values of `--engine`."""
+
+    auto = "auto"
+    ctranslate2 = "ctranslate2"
+    saved_model = "saved_model"
 
 
 class NamedFolder(NamedTuple):
@@ -30,9 +39,9 @@ Folders = Annotated[
     typer.Argument(
         exists=True,
         file_okay=False,
-        help="Folders of models. Each contains one SavedModel per version, in folders "
-        "1, 2, …, or is the folder of a run. The name of the folder is the name of the "
-        "model.",
+        help="Folders of models: runs, SavedModels, models for CTranslate2, or folders "
+        "with a model per version, in folders 1, 2, …. The name of the folder is the "
+        "name of the model.",
     ),
 ]
 Config = Annotated[
@@ -45,8 +54,33 @@ Host = Annotated[
 Port = Annotated[
     int | None, typer.Option(min=0, max=65535, help="Port of HTTP. Default: 8501.")
 ]
-Replicas = Annotated[
-    int | None, typer.Option(min=1, help="Number of processes per model. Default: 2.")
+Engine = Annotated[
+    ServerEngine | None,
+    typer.Option(
+        help="Software that decodes. auto: CTranslate2 for a run that has a folder for "
+        "it, and otherwise what the folder contains. Default: auto.",
+    ),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Number of processes, each of which loads the models. Default: 1."
+    ),
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        envvar="KERAS_TRANSFORMER_API_KEY",
+        help="Key that clients must send, as Authorization: Bearer KEY.",
+    ),
+]
+Languages = Annotated[
+    tuple[str, str] | None,
+    typer.Option(
+        metavar="SOURCE TARGET",
+        help="Languages of the model for /translate, such as en de. Default: those of "
+        "its training.",
+    ),
 ]
 SplitSentences = Annotated[
     str | None,
@@ -73,13 +107,6 @@ WaitForVersions = Annotated[
         "it appears.",
     ),
 ]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        help="Address of a Ray cluster, such as auto. Default: a new cluster on this "
-        "machine."
-    ),
-]
 
 
 @app.command("serve")
@@ -89,22 +116,27 @@ def serve_command(
     config: Config = None,
     host: Host = None,
     port: Port = None,
-    replicas: Replicas = None,
+    engine: Engine = None,
+    processes: Processes = None,
+    api_key: ApiKey = None,
+    languages: Languages = None,
     split_sentences: SplitSentences = None,
     dictionary: Dictionary = None,
     wait_for_versions: WaitForVersions = False,
-    address: Address = None,
 ) -> None:
-    """Serve SavedModels over HTTP: the REST API of TensorFlow Serving, and a page."""
+    """Serve models over HTTP: the APIs of TensorFlow Serving, OpenAI, LibreTranslate.
+
+    The address shows a page to try the models.
+    """
     if (config is None) == (not folders):
         raise typer.BadParameter("give either folders of models or --config")
     require_extra("serve", "`serve`")
-    import_keras_quietly()
-    from keras_transformer.serving import read_server_options
+    from keras_transformer_runtime.serving import read_server_options
 
-    options = _without_none(host=host, port=port, address=address)
+    options = _without_none(host=host, port=port, processes=processes, api_key=api_key)
     model_options = _without_none(
-        replicas=replicas,
+        engine=None if engine is None else engine.value,
+        languages=languages,
         split_sentences=split_sentences,
         dictionary=dictionary,
         wait_for_versions=wait_for_versions or None,
@@ -116,7 +148,7 @@ def serve_command(
         raise typer.BadParameter(f"set {given} in {config}")
     else:
         server_options = read_server_options(config, **options)
-    from keras_transformer.serving import serve  # imports Ray
+    from keras_transformer_runtime.serving import serve
 
     serve(server_options)
 
@@ -127,7 +159,7 @@ def _options_of_folders(
     options: Mapping[str, Any],
 ) -> "ServerOptions":
     """Returns the options of a server of the models in some folders."""
-    from keras_transformer.serving import make_server_options
+    from keras_transformer_runtime.serving import make_server_options
 
     named = [_named_folder(folder) for folder in folders]
     names = [name for name, _ in named]
@@ -145,13 +177,12 @@ def _options_of_folders(
 
 
 def _named_folder(folder: pathlib.Path) -> NamedFolder:
-    """Returns the name of a model and the folder of its versions."""
+    """Returns the name of a model: that of its folder, without a version."""
     folder = pathlib.Path(os.path.abspath(folder))
-    if (folder / "saved_model").is_dir():
-        folder /= "saved_model"
-    if folder.name == "saved_model":
-        return NamedFolder(folder.parent.name, folder)
-    return NamedFolder(folder.name, folder)
+    named = folder.parent if is_version(folder.name) else folder
+    if named.name in ("saved_model", "ctranslate2"):
+        named = named.parent
+    return NamedFolder(named.name, folder)
 
 
 def _without_none(**options: object) -> Mapping[str, Any]:

@@ -217,7 +217,7 @@ def _keras_translator(
     from keras_transformer.decoding.generation_options import search_of
     from keras_transformer.inference.file_translation.translation import ModelTranslator
     from keras_transformer.inference.keras_engine import KerasEngine
-    from keras_transformer.inference.phrase_dictionary import PhraseDictionary
+    from keras_transformer_runtime.phrase_dictionary import PhraseDictionary
 
     assert isinstance(engine, KerasEngine)
     terms = None if dictionary is None else PhraseDictionary.from_file(dictionary)

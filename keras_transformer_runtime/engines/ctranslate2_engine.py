@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 import ctranslate2
@@ -16,16 +16,20 @@ from keras_transformer_runtime.arguments import check_unicode
 from keras_transformer_runtime.engines.engine import (
     Engine,
     Hypothesis,
+    OnText,
     TokenScores,
     without_beginning,
 )
-from keras_transformer_runtime.engines.generation_options import GenerationOptions
+from keras_transformer_runtime.engines.generation_options import (
+    REPLACEMENT,
+    GenerationOptions,
+    final_beginning,
+)
 from keras_transformer_runtime.engines.model_description import ModelDescription
 from keras_transformer_runtime.tokenizers import read_tokenizer
 from keras_transformer_runtime.tokenizers.text_tokenizer import TextTokenizer
 
 LEAST_GROUP = 16  # texts with one maximum length that are decoded apart from others
-REPLACEMENT = "\ufffd"  # replaces the bytes of an incomplete character
 
 
 class _Batch(NamedTuple):
@@ -50,6 +54,12 @@ class _Output(NamedTuple):
     score: float
     ended: bool
 
+
+# Receives the place of a text in a batch, and a token of its output. It returns whether
+# the output ends there.
+_OnToken: TypeAlias = Callable[[int, int], bool]
+
+_Callback: TypeAlias = Callable[[ctranslate2.GenerationStepResult], bool]
 
 # Unfinished results of the texts of a batch, in their order.
 _Result: TypeAlias = Any
@@ -97,6 +107,7 @@ class CTranslate2Engine(Engine):
         self.is_language_model = description.is_language_model
         self.max_source_length = description.limits.source
         self.max_target_length = description.limits.target
+        self.languages = description.languages
         self._description = description
         self._tokenizers = {
             side: read_tokenizer(content, path)
@@ -190,6 +201,7 @@ class CTranslate2Engine(Engine):
         prefixes: Sequence[str] | None = None,
         include_prompt: bool = False,
         batch_size: int = 64,
+        on_text: OnText | None = None,
     ) -> list[list[Hypothesis]]:
         self.check(options, prefixes is not None)
         places, batch = self._tokenize(texts, options, prefixes)
@@ -197,11 +209,47 @@ class CTranslate2Engine(Engine):
         outputs = [[Hypothesis("")] * options.num_hypotheses for _ in texts]
         parts = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
         batches = [batch.part(part) for part in parts]
-        decoded = self._decode(batches, options, include_prompt)
+        if on_text is not None and options.num_beams == options.num_hypotheses == 1:
+            writers = [
+                self._writer(own, [places[i] for i in part], options, on_text)
+                for own, part in zip(batches, parts, strict=True)
+            ]
+            decoded: Iterator[list[list[Hypothesis]]] = (
+                self._collect(
+                    own, self._submit(own, options, write), options, include_prompt
+                )
+                for own, write in zip(batches, writers, strict=True)
+            )
+        else:
+            decoded = self._decode(batches, options, include_prompt)
         for part, found in zip(parts, decoded, strict=True):
             for i, hypotheses in zip(part, found, strict=True):
                 outputs[places[i]] = hypotheses
         return outputs
+
+    def _writer(
+        self,
+        batch: _Batch,
+        places: Sequence[int],
+        options: GenerationOptions,
+        on_text: OnText,
+    ) -> _OnToken:
+        """Returns a function that receives tokens, and passes texts to `on_text`."""
+        token_ids: list[list[int]] = [[] for _ in batch.rows]
+        written = [""] * len(batch.rows)
+
+        def write(row: int, token_id: int) -> bool:
+            token_ids[row].append(token_id)
+            text = self.target_tokenizer.decode(token_ids[row])
+            final = final_beginning(text, options.stop)
+            if len(final) > len(written[row]) and final.startswith(written[row]):
+                written[row] = final
+                if on_text(places[row], final):
+                    return True
+            has_ended = options.cut(text)[1]
+            return has_ended or len(token_ids[row]) >= batch.limits[row]
+
+        return write
 
     def generate_batches(
         self,
@@ -391,21 +439,39 @@ class CTranslate2Engine(Engine):
     def _encode(self, text: str, where: str) -> list[int] | None:
         """Returns the token ids of a source or prompt; `None` without words."""
 
-    def _submit(self, batch: _Batch, options: GenerationOptions) -> _Results:
+    def _submit(
+        self,
+        batch: _Batch,
+        options: GenerationOptions,
+        on_token: _OnToken | None = None,
+    ) -> _Results:
         """Begins to decode a batch, in groups of texts that suit each other."""
         results: _Results = [None] * len(batch.rows)
         for places in self._groups(batch):
-            found = self._begin(batch.part(places), options)
+            callback = None if on_token is None else self._callback(places, on_token)
+            found = self._begin(batch.part(places), options, callback)
             for place, result in zip(places, found, strict=True):
                 results[place] = result
         return results
+
+    def _callback(self, places: Sequence[int], on_token: _OnToken) -> _Callback:
+        """Returns the function that CTranslate2 calls for the tokens of some texts."""
+
+        def call(step: ctranslate2.GenerationStepResult) -> bool:
+            if step.token == self._end:
+                return False
+            return on_token(places[step.batch_id], self._id(step.token))
+
+        return call
 
     @abc.abstractmethod
     def _groups(self, batch: _Batch) -> Iterable[list[int]]:
         """Returns the places of the texts that are decoded together."""
 
     @abc.abstractmethod
-    def _begin(self, batch: _Batch, options: GenerationOptions) -> _Results:
+    def _begin(
+        self, batch: _Batch, options: GenerationOptions, callback: _Callback | None
+    ) -> _Results:
         """Begins to decode a group of texts."""
 
     @abc.abstractmethod
@@ -453,13 +519,16 @@ class _Translator(CTranslate2Engine):
             groups[-1].append(place)
         return groups
 
-    def _begin(self, batch: _Batch, options: GenerationOptions) -> _Results:
+    def _begin(
+        self, batch: _Batch, options: GenerationOptions, callback: _Callback | None
+    ) -> _Results:
         return self._model.translate_batch(
             self._sources(batch),
             target_prefix=self._prefixes(batch),
             **self._search_options(options),
             **self._limits(batch, options),
             asynchronous=True,
+            callback=callback,
         )
 
     def _sources(self, batch: _Batch) -> list[list[str]]:
@@ -505,9 +574,10 @@ class _Translator(CTranslate2Engine):
             max_batch_size=batch_size,
             max_input_length=0,
         )
+        end = [self.target_tokenizer.end_token_id]
         return [
-            TokenScores(math.fsum(result.log_probs), len(result.log_probs))
-            for result in results
+            TokenScores([self._target_tokens[i] for i in row + end], result.log_probs)
+            for row, result in zip(others, results, strict=True)
         ]
 
 
@@ -532,13 +602,16 @@ class _Generator(CTranslate2Engine):
             groups.setdefault(len(row), []).append(place)
         return groups.values()
 
-    def _begin(self, batch: _Batch, options: GenerationOptions) -> _Results:
+    def _begin(
+        self, batch: _Batch, options: GenerationOptions, callback: _Callback | None
+    ) -> _Results:
         return self._model.generate_batch(
             [self._prompt(row) for row in batch.rows],
             **self._search_options(options),
             **self._limits(batch.limits, options),
             include_prompt_in_result=False,
             asynchronous=True,
+            callback=callback,
         )
 
     def _prompt(self, row: list[int]) -> list[str]:
@@ -580,6 +653,6 @@ class _Generator(CTranslate2Engine):
             max_input_length=0,
         )
         return [
-            TokenScores(math.fsum(result.log_probs[-len(answer) :]), len(answer))
+            TokenScores(self._prompt(answer), result.log_probs[-len(answer) :])
             for result, answer in zip(results, answers, strict=True)
         ]

@@ -1,10 +1,11 @@
 """The interface of an engine: texts and options in, hypotheses out."""
 
 import abc
+import math
 import pathlib
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 
@@ -14,7 +15,7 @@ class Hypothesis(NamedTuple):
 
     Attributes:
         text: str, the output.
-        score: float, its score, as the engine defines it.
+        score: float, its score, as the engine defines it; NaN if it was not computed.
         truncated: bool, whether it has reached the maximum length, so that its end may
             be missing.
     """
@@ -25,10 +26,20 @@ class Hypothesis(NamedTuple):
 
 
 class TokenScores(NamedTuple):
-    """The log-probability of a target, and the number of its tokens."""
+    """The tokens of a target, its end token included, and their log-probabilities."""
 
-    log_probability: float
-    tokens: int
+    tokens: list[str]
+    log_probabilities: list[float]
+
+    @property
+    def log_probability(self) -> float:
+        """The log-probability of the target."""
+        return math.fsum(self.log_probabilities)
+
+
+# Receives the place of a text, and the beginning of its output that is final. It
+# returns whether the output shall end there.
+OnText: TypeAlias = Callable[[int, str], bool]
 
 
 def warn_of_truncation(
@@ -62,6 +73,8 @@ class Engine(abc.ABC):
             translates them.
         max_source_length: int, maximum number of tokens of a text; `None` = any.
         max_target_length: the same of an output.
+        languages: tuple of the codes of the source and the target language; `None` =
+            unknown.
     """
 
     name: ClassVar[str]
@@ -70,6 +83,7 @@ class Engine(abc.ABC):
     is_language_model: bool
     max_source_length: int | None
     max_target_length: int | None
+    languages: tuple[str, str] | None = None
 
     @abc.abstractmethod
     def measure(self, texts: Sequence[str], side: str, first: int = 1) -> list[int]:
@@ -108,6 +122,7 @@ class Engine(abc.ABC):
         prefixes: Sequence[str] | None = None,
         include_prompt: bool = False,
         batch_size: int = 64,
+        on_text: OnText | None = None,
     ) -> list[list[Hypothesis]]:
         """Generates the outputs of texts. The output of a text without words is empty.
 
@@ -118,6 +133,9 @@ class Engine(abc.ABC):
             include_prompt: bool, whether each output of a language model begins with
                 its prompt.
             batch_size: int, number of texts that are decoded together.
+            on_text: function that receives the beginnings of outputs while they are
+                generated, if the engine can do so with these options. It is called in
+                another thread. `None` = none.
 
         Returns:
             For each text, the list of its `Hypothesis`, best first.

@@ -14,6 +14,7 @@ from keras_transformer_runtime.arguments import (
 NUM_BEAMS = 4
 LENGTH_PENALTY = 0.6
 TOP_P = 0.9
+REPLACEMENT = "\ufffd"  # replaces the bytes of an incomplete character
 
 # Options of beam search alone, and of sampling alone.
 _OF_BEAMS = ("num_beams", "length_penalty", "num_beam_groups", "diversity_penalty")
@@ -254,6 +255,17 @@ def cut_pieces(pieces: Iterable[str], stop: Sequence[str]) -> Iterator[str]:
     text, _ = cut_text(waiting, stop)
     if text:
         yield text
+
+
+def final_beginning(text: str, stop: Sequence[str]) -> str:
+    """Returns the beginning of an incomplete text that does not change any more.
+
+    What may begin a text of `stop` is left out, and an incomplete character.
+    """
+    kept, has_ended = cut_text(text, stop)
+    if has_ended:
+        return kept
+    return text[: len(text) - _held_back(text, stop)].rstrip(REPLACEMENT)
 
 
 def _held_back(text: str, stop: Sequence[str]) -> int:

@@ -47,6 +47,8 @@ class ModelDescription:
         tokenizers: the configurations of the tokenizers by side, `"source"` and
             `"target"`, for CTranslate2; a SavedModel contains them.
         scores: scores of the validation text by name, those of this engine.
+        languages: tuple of the codes of the source and the target language, such as
+            `("en", "de")`; `None` = unknown.
     """
 
     is_language_model: bool
@@ -57,6 +59,7 @@ class ModelDescription:
         default_factory=dict
     )
     scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    languages: tuple[str, str] | None = None
 
     def write(self, folder: pathlib.Path) -> None:
         """Writes the file."""
@@ -87,10 +90,12 @@ class ModelDescription:
         try:
             options, limits = content.pop("options"), content.pop("limits")
             options["stop"] = tuple(options["stop"])
+            languages = content.pop("languages", None)
             return cls(
                 **content,
                 options=GenerationOptions(**options),
                 limits=LengthLimits(**limits),
+                languages=None if languages is None else tuple(languages),
             )
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise ValueError(

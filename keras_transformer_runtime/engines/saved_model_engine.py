@@ -6,7 +6,7 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import Self, final
+from typing import Self
 
 import numpy as np
 import tensorflow as tf
@@ -16,14 +16,17 @@ from keras_transformer_runtime.arguments import check_unicode
 from keras_transformer_runtime.engines.engine import (
     Engine,
     Hypothesis,
+    OnText,
     TokenScores,
     without_beginning,
 )
-from keras_transformer_runtime.engines.generation_options import GenerationOptions
+from keras_transformer_runtime.engines.generation_options import (
+    GenerationOptions,
+    final_beginning,
+)
 from keras_transformer_runtime.engines.model_description import ModelDescription
 
 
-@final
 class SavedModelEngine(Engine):
     """Generates texts with a SavedModel that `export` has written.
 
@@ -44,9 +47,10 @@ class SavedModelEngine(Engine):
         self.is_language_model = description.is_language_model
         self.max_source_length = description.limits.source
         self.max_target_length = description.limits.target
+        self.languages = description.languages
         self._description = description
         self._model = tf.saved_model.load(os.fspath(path))
-        self._signatures = self._model.signatures
+        self.signatures = self._model.signatures
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -67,7 +71,7 @@ class SavedModelEngine(Engine):
         return cls(path, ModelDescription.read(path))
 
     def measure(self, texts: Sequence[str], side: str, first: int = 1) -> list[int]:
-        found = self._call("lengths", source=texts, target=texts)
+        found = self.call("lengths", source=texts, target=texts)
         lengths: list[int] = found[f"{side}_length"].tolist()
         if 0 in lengths:
             place = lengths.index(0)
@@ -80,7 +84,7 @@ class SavedModelEngine(Engine):
         return [0 if is_text and length == 1 else length for length in lengths]
 
     def refusal(self, options: GenerationOptions, prefix: bool = False) -> str | None:
-        if "nbest" not in self._signatures:
+        if "nbest" not in self.signatures:
             return f"{self.path} must have the signature nbest; it takes no texts."
         wanted, own = options.of_search(), self.options.of_search()
         changed = {x: wanted[x] for x in wanted if x not in own or wanted[x] != own[x]}
@@ -118,8 +122,13 @@ class SavedModelEngine(Engine):
         prefixes: Sequence[str] | None = None,
         include_prompt: bool = False,
         batch_size: int = 64,
+        on_text: OnText | None = None,
     ) -> list[list[Hypothesis]]:
         self.check(options, prefixes is not None)
+        is_plain = not (prefixes or include_prompt)
+        if on_text is not None and is_plain and self._has_pieces(options):
+            continued = self._continue(texts, options, on_text)
+            return [[hypothesis] for hypothesis in continued]
         for place, text in enumerate(texts):
             check_unicode(text, "texts", f"row {place}")
         lengths = self.measure(texts, "source")
@@ -135,7 +144,7 @@ class SavedModelEngine(Engine):
         outputs: list[list[Hypothesis]] = [[] for _ in texts]
         for start in range(0, len(order), batch_size):
             places = order[start : start + batch_size]
-            found = self._call(
+            found = self.call(
                 "nbest",
                 text=[texts[place] for place in places],
                 prefix=["" if prefixes is None else prefixes[i] for i in places],
@@ -149,13 +158,52 @@ class SavedModelEngine(Engine):
         self, text: str, options: GenerationOptions, prefix: str = ""
     ) -> Iterator[str]:
         self.check(options, bool(prefix))
-        # With a seed, the samples would differ from the output of `generate`.
-        is_free = not options.samples or options.seed is None
-        if "continue" in self._signatures and is_free and not prefix:
+        if self._has_pieces(options) and not prefix:
             return options.cut_pieces(self._pieces(text))
         prefixes = [prefix] if prefix else None
         [[best, *_]] = self.generate([text], options, prefixes=prefixes)
         return without_beginning([best.text], len(prefix))
+
+    def _has_pieces(self, options: GenerationOptions) -> bool:
+        # With a seed, the samples would differ from the output of `generate`.
+        is_free = not options.samples or options.seed is None
+        is_one = options.num_hypotheses == 1
+        return "continue" in self.signatures and is_free and is_one
+
+    def _continue(
+        self, texts: Sequence[str], options: GenerationOptions, on_text: OnText
+    ) -> list[Hypothesis]:
+        """Continues texts together, a few tokens at a time."""
+        lengths = self.measure(texts, "source")
+        limits = [
+            self._description.max_length(length, options.max_length)
+            for length in lengths
+        ]
+        seeds, states = self._seeds(len(texts), None), [""] * len(texts)
+        found = [Hypothesis("")] * len(texts)
+        unfinished = [*range(len(texts))]
+        while unfinished:
+            rows, unfinished = unfinished, []
+            outputs = self.call(
+                "continue",
+                text=[texts[row] for row in rows],
+                state=[states[row] for row in rows],
+                seed=[seeds[row] for row in rows],
+            )
+            columns = (outputs[name].tolist() for name in ("text", "state", "length"))
+            for row, whole, state, length, done in zip(
+                rows, *columns, outputs["done"].tolist(), strict=True
+            ):
+                text, states[row] = whole.decode("utf-8", "replace"), state.decode()
+                kept, stopped = options.cut(text)
+                is_full = length >= limits[row]
+                truncated = is_full and not (done or stopped)
+                found[row] = Hypothesis(kept, math.nan, truncated)
+                if done or stopped or is_full:
+                    continue
+                if not on_text(row, final_beginning(text, options.stop)):
+                    unfinished.append(row)
+        return found
 
     def _pieces(self, text: str) -> Iterator[str]:
         """Yields what a language model writes, a few tokens at a time."""
@@ -165,7 +213,7 @@ class SavedModelEngine(Engine):
         [length] = self.measure([text], "source")
         limit = self._description.max_length(length, self.options.max_length)
         while not done:
-            found = self._call("continue", text=[text], state=[state], seed=seeds)
+            found = self.call("continue", text=[text], state=[state], seed=seeds)
             whole, state = (found[name][0].decode() for name in ("text", "state"))
             done = bool(found["done"][0]) or found["length"][0] >= limit
             if whole.startswith(written) and (done or not whole.endswith("\ufffd")):
@@ -178,12 +226,12 @@ class SavedModelEngine(Engine):
         scores = []
         for start in range(0, len(sources), batch_size):
             rows = slice(start, start + batch_size)
-            found = self._call("score", source=sources[rows], target=targets[rows])
+            found = self.call("score", source=sources[rows], target=targets[rows])
             for tokens, values in zip(
                 found["tokens"], found["token_scores"], strict=True
             ):
-                count = int(np.count_nonzero(tokens != b""))
-                scores.append(TokenScores(math.fsum(values[:count]), count))
+                names = [token.decode("utf-8", "replace") for token in tokens if token]
+                scores.append(TokenScores(names, values[: len(names)].tolist()))
         return scores
 
     def digest(self) -> str:
@@ -200,11 +248,20 @@ class SavedModelEngine(Engine):
         found: list[int] = np.random.randint(2**31 - 1, size=count).tolist()
         return found
 
-    def _call(
-        self, signature: str, **inputs: Sequence[object]
-    ) -> dict[str, np.ndarray]:
-        """Calls a signature; an assertion of the graph becomes a `ValueError`."""
-        function = self._signatures[signature]
+    def call(self, signature: str, **inputs: Sequence[object]) -> dict[str, np.ndarray]:
+        """Calls a signature.
+
+        Args:
+            signature: str, its name.
+            **inputs: list for each input.
+
+        Returns:
+            Arrays by the names of the outputs.
+
+        Raises:
+            ValueError: if the graph refuses an input.
+        """
+        function = self.signatures[signature]
         specs = function.structured_input_signature[1]
         tensors = {
             name: tf.constant([*values], specs[name].dtype)

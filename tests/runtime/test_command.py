@@ -543,7 +543,7 @@ def test_errors_are_printed(error, line, failure, monkeypatch):
 
 def test_serve_names_models_by_their_folders(tmp_path, monkeypatch):
     served = []
-    monkeypatch.setattr("keras_transformer.serving.serve", served.append)
+    monkeypatch.setattr("keras_transformer_runtime.serving.serve", served.append)
     releases = [tmp_path / name / "en-de" for name in ("a", "b")]
     for folder in releases:
         folder.mkdir(parents=True)

@@ -5,11 +5,11 @@ import json
 import pytest
 from starlette.testclient import TestClient
 
-from keras_transformer.serving.application import Application
-from keras_transformer.serving.batching import Batcher
-from keras_transformer.serving.rest import Failure, Signature, TensorSpec
-from keras_transformer.serving.served_model import ModelVersion, ServedModel
-from keras_transformer.serving.server_options import make_server_options
+from keras_transformer_runtime.serving.application import Application
+from keras_transformer_runtime.serving.batching import Batcher
+from keras_transformer_runtime.serving.rest import Failure, Signature, TensorSpec
+from keras_transformer_runtime.serving.served_model import ModelVersion, ServedModel
+from keras_transformer_runtime.serving.server_options import make_server_options
 
 pytestmark = pytest.mark.once
 

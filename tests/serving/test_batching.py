@@ -2,9 +2,9 @@ import asyncio
 
 import pytest
 
-from keras_transformer.serving import batching
-from keras_transformer.serving.batching import Batcher
-from keras_transformer.serving.rest import RequestError
+from keras_transformer_runtime.serving import batching
+from keras_transformer_runtime.serving.batching import Batcher
+from keras_transformer_runtime.serving.rest import RequestError
 
 pytestmark = pytest.mark.once
 

@@ -8,7 +8,7 @@ import pytest
 from keras_transformer.export.saved_model.warmup import WarmupRequest
 
 pytest.importorskip("ray")
-from keras_transformer.serving import cluster
+from keras_transformer_runtime.serving import cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 
@@ -77,7 +77,7 @@ def test_a_replica_with_a_batch_that_does_not_end_is_unhealthy(monkeypatch, tmp_
             return requests
 
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "")
-    monkeypatch.setattr("keras_transformer.serving.replica.Replica", Stuck)
+    monkeypatch.setattr("keras_transformer_runtime.serving.replica.Replica", Stuck)
     replica = cluster.SavedModelReplica("m/1", (1,), 1, 5.0)
 
     async def main():

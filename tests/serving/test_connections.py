@@ -14,13 +14,13 @@ import urllib.request
 
 import pytest
 
-from keras_transformer.serving import connections, protection
-from keras_transformer.serving.application import Application
-from keras_transformer.serving.batching import Batcher
-from keras_transformer.serving.connections import HTTPConfig, HTTPServer
-from keras_transformer.serving.rest import Signature, TensorSpec
-from keras_transformer.serving.served_model import ModelVersion, ServedModel
-from keras_transformer.serving.server_options import make_server_options
+from keras_transformer_runtime.serving import connections, protection
+from keras_transformer_runtime.serving.application import Application
+from keras_transformer_runtime.serving.batching import Batcher
+from keras_transformer_runtime.serving.connections import HTTPConfig, HTTPServer
+from keras_transformer_runtime.serving.rest import Signature, TensorSpec
+from keras_transformer_runtime.serving.served_model import ModelVersion, ServedModel
+from keras_transformer_runtime.serving.server_options import make_server_options
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 import uvicorn
 
-from keras_transformer.serving.application import PAGE, Application
-from keras_transformer.serving.batching import Batcher
-from keras_transformer.serving.rest import Signature, TensorSpec
-from keras_transformer.serving.served_model import ModelVersion, ServedModel
-from keras_transformer.serving.server_options import ModelOptions, ServerOptions
+from keras_transformer_runtime.serving.application import PAGE, Application
+from keras_transformer_runtime.serving.batching import Batcher
+from keras_transformer_runtime.serving.rest import Signature, TensorSpec
+from keras_transformer_runtime.serving.served_model import ModelVersion, ServedModel
+from keras_transformer_runtime.serving.server_options import ModelOptions, ServerOptions
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 

@@ -6,8 +6,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from keras_transformer.serving.protection import is_loopback, protect
-from keras_transformer.serving.server_options import make_server_options
+from keras_transformer_runtime.serving.protection import is_loopback, protect
+from keras_transformer_runtime.serving.server_options import make_server_options
 
 pytestmark = pytest.mark.once
 

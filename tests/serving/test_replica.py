@@ -5,9 +5,9 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras_transformer_runtime.serving.replica import Replica
 
-from keras_transformer.serving.replica import Replica
-from keras_transformer.serving.rest import Failure, TensorSpec
+from keras_transformer_runtime.serving.rest import Failure, TensorSpec
 
 FOLDER = pathlib.Path(__file__).parents[2] / "saved_models" / "pronounce" / "1"
 TOO_LONG = "a" * 70

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from keras_transformer.serving.rest import (
+from keras_transformer_runtime.serving.rest import (
     PredictRequest,
     RequestError,
     Signature,
@@ -15,7 +15,7 @@ from keras_transformer.serving.rest import (
     parse,
     unpack_gzip,
 )
-from keras_transformer.serving.server_options import ServerOptions
+from keras_transformer_runtime.serving.server_options import ServerOptions
 
 pytestmark = pytest.mark.once
 

@@ -1,7 +1,7 @@
 import pytest
 
-from keras_transformer.serving import sentences
-from keras_transformer.serving.sentences import join, split
+from keras_transformer_runtime.serving import sentences
+from keras_transformer_runtime.serving.sentences import join, split
 
 pytestmark = pytest.mark.once
 

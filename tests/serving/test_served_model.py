@@ -1,12 +1,12 @@
 import asyncio
 
 import pytest
+from keras_transformer_runtime.serving.warm_up import Progress
 
-from keras_transformer.serving import served_model
-from keras_transformer.serving.rest import RequestError
-from keras_transformer.serving.served_model import ServedModel
-from keras_transformer.serving.server_options import ModelOptions
-from keras_transformer.serving.warm_up import Progress
+from keras_transformer_runtime.serving import served_model
+from keras_transformer_runtime.serving.rest import RequestError
+from keras_transformer_runtime.serving.served_model import ServedModel
+from keras_transformer_runtime.serving.server_options import ModelOptions
 
 pytestmark = pytest.mark.once
 

@@ -1,7 +1,7 @@
 import pytest
 
-from keras_transformer.serving.server import _cpus
-from keras_transformer.serving.server_options import (
+from keras_transformer_runtime.serving.server import _cpus
+from keras_transformer_runtime.serving.server_options import (
     make_server_options,
     read_server_options,
 )

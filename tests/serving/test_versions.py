@@ -2,8 +2,8 @@ import pathlib
 
 import pytest
 
-from keras_transformer.serving.server_options import ModelOptions
-from keras_transformer.serving.versions import check_versions, selected_versions
+from keras_transformer_runtime.serving.server_options import ModelOptions
+from keras_transformer_runtime.serving.versions import check_versions, selected_versions
 
 pytestmark = pytest.mark.once
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from keras_transformer_runtime.serving.warm_up import Progress, WarmUp
 
 from keras_transformer.export.saved_model.warmup import WarmupRequest
-from keras_transformer.serving.warm_up import Progress, WarmUp
 
 pytestmark = pytest.mark.once
 

@@ -7,7 +7,6 @@ import tensorflow as tf
 from keras_transformer.decoding import SearchResult
 from keras_transformer.export.model_support import tokenizers_of
 from keras_transformer.export.saved_model.search_functions import (
-    DEFAULT_MAX_LENGTH,
     PIECE_LENGTH,
     Outputs,
     SearchFunctions,
@@ -23,7 +22,6 @@ from keras_transformer.export.saved_model.search_functions import (
     traced,
 )
 from keras_transformer.inference.request import Request
-from keras_transformer.inference.token_ids import length_buckets
 from keras_transformer.models import GenerativeModel
 from keras_transformer.text import Tokenizer
 from keras_transformer.text.prompt_tokenizer import with_first_token
@@ -278,9 +276,9 @@ class Signatures(SearchFunctions):
         outputs = self._texts_of(decoded)
         width = tokens.bounding_shape(out_type=tf.int32)[1]
         length = tf.reduce_max(result.lengths[:, 0])
-        buckets = length_buckets(DEFAULT_MAX_LENGTH)
-        padded_length = round_up(tf.cast(length, tf.int64), buckets)
-        found = result.token_ids[:, 0, :padded_length]
+        found = result.token_ids[
+            :, 0
+        ]  # whole, so that sources of a length have one shape
         batch = tf.shape(text)[0]
         named = {
             **best_texts(outputs),

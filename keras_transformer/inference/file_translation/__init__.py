@@ -8,5 +8,6 @@ from keras_transformer.inference.file_translation.translation import (
     translate_file,
     translate_stream,
 )
+from keras_transformer_runtime.phrase_dictionary import PhraseDictionary
 
-__all__ = ["translate_file", "translate_stream"]
+__all__ = ["PhraseDictionary", "translate_file", "translate_stream"]

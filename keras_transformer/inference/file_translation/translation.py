@@ -12,9 +12,9 @@ import keras
 from keras_transformer.backend.ray_connection import use_loopback
 from keras_transformer.decoding import BeamSearch, OutputLength, Search
 from keras_transformer.decoding.generation_options import chosen_search
-from keras_transformer.inference.phrase_dictionary import PhraseDictionary
 from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.request import Request, check_request, check_seed
+from keras_transformer.text import Tokenizer
 from keras_transformer_runtime.arguments import check_ints
 from keras_transformer_runtime.engines.engine import Hypothesis
 from keras_transformer_runtime.engines.generation_options import SearchOptions
@@ -25,6 +25,7 @@ from keras_transformer_runtime.file_translation.translation import (
     LineTranslator,
 )
 from keras_transformer_runtime.packages import require_modules
+from keras_transformer_runtime.phrase_dictionary import PhraseDictionary, check_spelled
 
 
 class ModelTranslator(LineTranslator):
@@ -58,7 +59,7 @@ class ModelTranslator(LineTranslator):
         if workers > 1:
             require_modules(["ray"], f"`workers={workers}`")
         if dictionary is not None and model.target_tokenizer is not None:
-            dictionary.check(model.target_tokenizer)
+            check_dictionary(dictionary, model.target_tokenizer)
 
     def settings(self) -> dict[str, str]:
         request = self._request
@@ -93,6 +94,14 @@ class ModelTranslator(LineTranslator):
 
         with started_workers(self._model, decode, self._workers) as decode_in_order:
             yield from decode_in_order(batches)
+
+
+def check_dictionary(dictionary: PhraseDictionary, tokenizer: Tokenizer) -> None:
+    """Checks that the target vocabulary can spell the target phrases."""
+    targets = dictionary.targets
+    rows = tokenizer.tokenize(targets).to_list()
+    unknown = tokenizer.unknown_token_id
+    check_spelled(targets, [bool(row) and unknown not in row for row in rows])
 
 
 def _decode(

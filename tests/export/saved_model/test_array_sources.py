@@ -4,11 +4,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras_transformer_runtime.serving.replica import Replica
 
 import keras_transformer as kt
 from keras_transformer import BeamSearch
 from keras_transformer.export import describe_signatures, warmup_requests
-from keras_transformer.serving.replica import Replica
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 SIZES = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from bigrams import Bigrams
+from keras_transformer_runtime.serving.replica import Replica
 
 from keras_transformer import BeamSearch, GreedySearch
 from keras_transformer.export import export_saved_model
-from keras_transformer.serving.replica import Replica
 from keras_transformer.text import CharacterTokenizer
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from keras_transformer_runtime.commands import startup
+from keras_transformer_runtime import startup
 
 pytestmark = [pytest.mark.slow, pytest.mark.once("torch")]
 
@@ -18,7 +18,7 @@ LINES = [
 ]
 PROGRAM = """
 import os
-from keras_transformer_runtime.commands import startup
+from keras_transformer_runtime import startup
 
 with startup._without_log():
     os.write(2, os.environ["LINES"].encode())

@@ -12,7 +12,6 @@ from pydantic import (
     FilePath,
     ValidationError,
     field_validator,
-    model_validator,
 )
 
 from keras_transformer_runtime.files import read_toml
@@ -20,10 +19,12 @@ from keras_transformer_runtime.model_paths import is_version
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 
+MODEL_FILES = ("saved_model.pb", "model.bin")
 HOST_NAME = r"[A-Za-z0-9:._-]+"
 ORIGIN = r"https?://[a-z0-9.-]+(:[0-9]+)?|https?://\[[0-9a-f:.]+\](:[0-9]+)?"
 
 Count = Annotated[int, Field(ge=1)]
+Language = Annotated[str, Field(pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]+)*$")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -35,16 +36,17 @@ class ModelOptions(_Options):
     """The options of a model.
 
     Attributes:
-        folder: path. It contains one SavedModel per version, in folders 1, 2, ….
+        folder: path of a run, of a SavedModel, of a model for CTranslate2, or of a
+            folder that contains one of the last two per version, in folders 1, 2, ….
+        engine: `"ctranslate2"`, `"saved_model"` or `"auto"`, which is CTranslate2 for a
+            run that has a folder for it, and otherwise what the folder contains.
         versions: `"latest"`, `"all"`, or a list of version numbers.
-        replicas: int, number of processes that load the model.
-        max_replicas: int, number of replicas that Ray Serve may start under load. It
-            stops them when the load falls. `None` for a constant number of replicas.
-        cpus: int, number of cores per replica.
-        batch_sizes: ints, numbers of texts that are decoded together. A smaller batch
-            is padded to the next size. Each size is compiled for the lengths of the
-            warm-up requests of the SavedModel, the smallest before the version receives
-            requests.
+        languages: tuple of the codes of the source and the target language, such as
+            `("en", "de")`, for `/translate`. `None` = those that the model records.
+        max_tokens: int, maximum number of tokens of a batch of several texts, padded to
+            the longest.
+        batch_sizes: ints, numbers of texts for which a SavedModel is compiled. A batch
+            is padded to the next size.
         max_waiting: int, maximum number of waiting texts. Further requests are
             refused with status 503.
         split_sentences: str, language (ISO 639-1, such as `"en"`) by whose rules texts
@@ -53,17 +55,17 @@ class ModelOptions(_Options):
         dictionary: path of a file of terms, lines of a source phrase, a tab and a
             target phrase. The output of a text that has a source phrase contains the
             target phrase. It requires SavedModels with the signature `constrained`, and
-            applies to requests of `serving_default`.
+            applies to requests of `serving_default` and `/translate`.
         wait_for_versions: bool, whether the server may start when the folder has no
             version yet. Otherwise, such a folder is an error.
     """
 
     folder: pathlib.Path
+    engine: Literal["auto", "ctranslate2", "saved_model"] = "auto"
     versions: Literal["latest", "all"] | list[Count] = "latest"
-    replicas: Count = 2
-    max_replicas: Count | None = None
-    cpus: Count = 1
-    batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 4, 8, 16)
+    languages: tuple[Language, Language] | None = None
+    max_tokens: Count = 8192
+    batch_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 4, 16)
     max_waiting: Count = 1024
     split_sentences: Annotated[str, Field(pattern="^[a-z]{2,3}$")] | None = None
     dictionary: FilePath | None = None
@@ -73,20 +75,15 @@ class ModelOptions(_Options):
     @classmethod
     def _check_folder(cls, folder: pathlib.Path) -> pathlib.Path:
         if not folder.is_dir():
-            raise ValueError(f"must be a folder of versions; {folder} is not a folder")
-        folder = folder.resolve()
-        if (folder / "saved_model.pb").exists():
-            advice = (
-                f"Give the folder above it, {folder.parent}"
-                if is_version(folder.name)
-                else f"Move it to {folder / '1'}"
-            )
             raise ValueError(
-                f"must contain one folder per version, named 1, 2, …; {folder} is a "
-                f"version itself. {advice}"
+                "must be the folder of a run, of a model or of its versions; "
+                f"{folder} is not a folder"
             )
+        folder = folder.resolve()
+        is_model = any((folder / name).exists() for name in MODEL_FILES)
         models = [inner for inner in sorted(folder.iterdir()) if _versions(inner)]
-        if models and not _versions(folder):
+        is_run = any(model.name in ("ctranslate2", "saved_model") for model in models)
+        if models and not (is_model or is_run or _versions(folder)):
             raise ValueError(
                 f"must contain one folder per version, named 1, 2, …; {folder} has "
                 f"folders of several models. Give one of them, such as {models[0]}"
@@ -98,15 +95,6 @@ class ModelOptions(_Options):
     def _sort(cls, batch_sizes: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(sorted(set(batch_sizes)))
 
-    @model_validator(mode="after")
-    def _check_replicas(self) -> "ModelOptions":
-        if self.max_replicas is not None and self.max_replicas < self.replicas:
-            raise ValueError(
-                f"max_replicas must be at least replicas={self.replicas}; received "
-                f"max_replicas={self.max_replicas}"
-            )
-        return self
-
 
 class ServerOptions(_Options):
     """The options of a server.
@@ -115,8 +103,11 @@ class ServerOptions(_Options):
         models: dictionary of `ModelOptions` by the name of the model.
         host: str, address to listen on.
         port: int, port of HTTP; 0 for any free port.
-        address: str, address of a Ray cluster, such as `"auto"`. `None` starts a
-            cluster on this machine, which ends with the server.
+        processes: int, number of processes that load all models and share the port.
+        threads: int, number of threads of each engine; `None` = the cores of the
+            machine, divided by `processes`.
+        api_key: str, the key that clients must send, as `Authorization: Bearer KEY`;
+            `None` = none.
         poll_seconds: float, seconds between searches for new versions.
         timeout_seconds: float, seconds after which a request is answered with status
             504.
@@ -140,12 +131,16 @@ class ServerOptions(_Options):
             body is unpacked.
         max_texts: int, maximum number of texts in a request.
         max_characters: int, maximum length of a text.
+        max_beams: int, maximum number of beams and of hypotheses of a request.
+        max_output_tokens: int, maximum `max_length` of a request.
     """
 
     models: Annotated[dict[str, ModelOptions], Field(min_length=1)]
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8501
-    address: str | None = None
+    processes: Count = 1
+    threads: Count | None = None
+    api_key: Annotated[str, Field(min_length=1)] | None = None
     poll_seconds: Seconds = 2.0
     timeout_seconds: Seconds = 60.0
     keep_alive_seconds: Seconds = 90.0
@@ -157,6 +152,8 @@ class ServerOptions(_Options):
     max_body_bytes: Count = 1_000_000
     max_texts: Count = 256
     max_characters: Count = 5_000
+    max_beams: Count = 16
+    max_output_tokens: Count = 2_048
 
     @field_validator("allowed_hosts")
     @classmethod
@@ -247,9 +244,11 @@ def make_server_options(**options: Any) -> ServerOptions:
 
 
 def _versions(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the folders of SavedModels in a folder whose names are numbers."""
-    saved_models = [path.parent for path in folder.glob("*/saved_model.pb")]
-    return [version for version in saved_models if is_version(version.name)]
+    """Returns the folders of models in a folder: versions, and those of a run."""
+    if folder.name == "ctranslate2" and (folder / "model.bin").exists():
+        return [folder]
+    models = [path.parent for name in MODEL_FILES for path in folder.glob(f"*/{name}")]
+    return [model for model in models if is_version(model.name)]
 
 
 def _message(location: tuple[int | str, ...], kind: str, text: str) -> str:

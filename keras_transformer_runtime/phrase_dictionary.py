@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 
 import regex
 
-from keras_transformer.text import Tokenizer, read_lines
+from keras_transformer_runtime.text_files import read_lines
 from keras_transformer_runtime.tokenizers.invisible_characters import replacements
 
 # The ends of words, of Unicode Standard Annex 29.
@@ -135,20 +135,6 @@ class PhraseDictionary:
     def targets(self) -> list[str]:
         """The target phrases, each once."""
         return [*dict.fromkeys(self._targets.values())]
-
-    def check(self, tokenizer: Tokenizer) -> None:
-        """Checks that a vocabulary can spell the target phrases.
-
-        Args:
-            tokenizer: the target tokenizer of the model.
-
-        Raises:
-            ValueError: if a phrase has no tokens, or unknown ones.
-        """
-        targets = self.targets
-        rows = tokenizer.tokenize(targets).to_list()
-        unknown = tokenizer.unknown_token_id
-        check_spelled(targets, [bool(row) and unknown not in row for row in rows])
 
     def constraints(self, texts: Sequence[str]) -> list[list[str]]:
         """Returns the target phrases for each text.

@@ -1,12 +1,12 @@
 """Splits long texts into sentences, and joins them after decoding."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from sentencex import segment
 
-from keras_transformer.serving.rest import Columns
+from keras_transformer_runtime.engines.engine import Hypothesis
 
 # The parts of a text: the index of a sentence, or the space around sentences.
 Parts: TypeAlias = list[int | str]
@@ -24,7 +24,7 @@ class SplitTexts(NamedTuple):
     parts: list[Parts]
 
 
-def split(texts: list[str], language: str) -> SplitTexts:
+def split(texts: Sequence[str], language: str) -> SplitTexts:
     """Splits texts into sentences.
 
     A text may begin with a language token such as `>>deu<<`, which sets the target
@@ -47,27 +47,31 @@ def split(texts: list[str], language: str) -> SplitTexts:
     return SplitTexts(sentences, parts)
 
 
-def join(outputs: Columns, parts: list[Parts]) -> Columns:
-    """Joins decoded sentences to texts."""
-    texts, truncated = outputs["text"], outputs["truncated"]
-    return {
-        "truncated": [
-            any(truncated[part] for part in own if isinstance(part, int))
-            for own in parts
-        ],
-        "score": [_sum_scores(outputs["score"], own) for own in parts],
-        "text": [
-            "".join(texts[part] if isinstance(part, int) else part for part in own)
-            for own in parts
-        ],
-    }
+def join(found: list[list[Hypothesis]], parts: list[Parts]) -> list[list[Hypothesis]]:
+    """Joins the outputs of sentences to those of texts.
 
+    Args:
+        found: the hypotheses of each sentence.
+        parts: the parts of each text.
 
-def _sum_scores(scores: list[float | None], parts: Parts) -> float | None:
-    """Returns the sum of the scores of sentences; `None` if a score is missing."""
-    own = [scores[part] for part in parts if isinstance(part, int)]
-    found = [score for score in own if score is not None]
-    return sum(found) if len(found) == len(own) else None
+    Returns:
+        The hypotheses of each text. A text of several sentences has one: the best ones
+        of its sentences, with the sum of their scores.
+    """
+    outputs = []
+    for own in parts:
+        places = [part for part in own if isinstance(part, int)]
+        best = {place: found[place][0] for place in places}
+        if len(own) == len(places) == 1:
+            outputs.append(found[places[0]])
+            continue
+        text = "".join(
+            best[part].text if isinstance(part, int) else part for part in own
+        )
+        score = sum(each.score for each in best.values())
+        truncated = any(each.truncated for each in best.values())
+        outputs.append([Hypothesis(text, score, truncated)])
+    return outputs
 
 
 def _pieces(text: str, language: str) -> Iterator[str]:

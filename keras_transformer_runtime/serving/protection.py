@@ -1,19 +1,24 @@
-"""Protects the application from other sites in a browser, and from endless bodies."""
+"""Protects the application: keys, other sites in a browser, and endless bodies."""
 
 import asyncio
 import contextlib
+import hmac
 import ipaddress
 import re
+import zlib
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from keras_transformer.serving.server_options import ServerOptions
+from keras_transformer_runtime.serving.server_options import ServerOptions
 
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/?#@\s]+)(:[0-9]*)?")
 READ_ONLY = ("GET", "HEAD")
+# Without a key. `/translate` checks the key itself, which may be in the body.
+OPEN_PATHS = ("/", "/health", "/languages", "/openapi.json", "/ready", "/translate")
+NO_KEY = "the request must have the header `Authorization: Bearer KEY` with the key"
 UNREAD_BODY_SECONDS = 5.0
 
 
@@ -46,6 +51,7 @@ class _Protection:
         self._origins = options.allowed_origins
         self._hosts = {host.lower() for host in (options.host, *options.allowed_hosts)}
         self._any_host = not options.allowed_hosts and not is_loopback(options.host)
+        self._key = options.api_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -56,6 +62,7 @@ class _Protection:
         application = (
             self._refuse_host(headers.getlist("host"))
             or self._refuse_origin(scope["method"], headers)
+            or self._refuse_key(scope, headers)
             or self._application
         )
         await application(scope, exchange.receive, exchange.send)
@@ -103,6 +110,45 @@ class _Protection:
             "origin to the option `allowed_origins` of the server",
         )
 
+    def _refuse_key(self, scope: Scope, headers: Headers) -> ASGIApp | None:
+        """Returns the response to a request without the key."""
+        is_open = scope["path"] in OPEN_PATHS or scope["method"] == "OPTIONS"
+        if self._key is None or is_open or is_key(bearer(headers), self._key):
+            return None
+        return _error(401, NO_KEY, {"WWW-Authenticate": "Bearer"})
+
+
+def bearer(headers: Headers) -> str:
+    """Returns the key of the header `Authorization`; empty without one."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
+
+
+def is_key(given: str, key: str) -> bool:
+    """Returns whether a client has sent the key."""
+    return hmac.compare_digest(given.encode(), key.encode())
+
+
+class BodyTooLarge(Exception):
+    """Raised for a body of more bytes than the limit."""
+
+
+def unpack_gzip(body: bytes, limit: int) -> bytes:
+    """Unpacks a gzip body, at most one byte beyond the limit.
+
+    Raises `BodyTooLarge`, or `ValueError` if it is not one complete stream.
+    """
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        unpacked = unpacker.decompress(body, limit + 1)
+    except zlib.error:
+        raise ValueError("the body must be one complete gzip stream") from None
+    if len(unpacked) > limit:
+        raise BodyTooLarge
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValueError("the body must be one complete gzip stream")
+    return unpacked
+
 
 class _Exchange:
     """One request and its response.
@@ -143,5 +189,5 @@ class _Exchange:
                     await self.receive()
 
 
-def _error(status: int, message: str) -> ASGIApp:
-    return JSONResponse({"error": message}, status_code=status)
+def _error(status: int, message: str, headers: dict[str, str] | None = None) -> ASGIApp:
+    return JSONResponse({"error": message}, status_code=status, headers=headers)

@@ -3,19 +3,15 @@
 import asyncio
 import http
 import json
-import logging
 import math
-import socket
+from collections.abc import Callable
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from keras_transformer.serving.protection import is_loopback
-from keras_transformer.serving.server_options import ServerOptions
-
-logger = logging.getLogger(__name__)
+from keras_transformer_runtime.serving.server_options import ServerOptions
 
 MAX_CONNECTIONS = 2048
 MAX_HEADER_BYTES = 32_768
@@ -23,11 +19,18 @@ MAX_PIPELINED = 32  # requests that wait for the response to an earlier one
 
 
 class HTTPConfig(uvicorn.Config):
-    """The configuration of uvicorn for a server."""
+    """The configuration of uvicorn for a server.
 
-    def __init__(self, application: ASGIApp, options: ServerOptions):
+    Args:
+        create: function that returns the application, in each process.
+        options: `ServerOptions`.
+    """
+
+    def __init__(self, create: Callable[[], ASGIApp], options: ServerOptions):
         super().__init__(
-            application,
+            create,
+            factory=True,
+            workers=options.processes,
             http=Connection,
             ws="none",
             log_level="warning",
@@ -39,29 +42,6 @@ class HTTPConfig(uvicorn.Config):
             timeout_graceful_shutdown=math.ceil(options.timeout_seconds),
         )
         self.options = options
-
-
-class HTTPServer(uvicorn.Server):
-    """A server that logs its address when it responds at that address."""
-
-    def __init__(self, config: HTTPConfig):
-        super().__init__(config)
-        self._options = config.options
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts to respond, and logs the address."""
-        await super().startup(sockets)
-        host = self._options.host
-        for listener in sockets or ():
-            name = f"[{host}]" if ":" in host else host
-            logger.info("http://%s:%d", name, listener.getsockname()[1])
-        if not is_loopback(host) and not self._options.behind_proxy:
-            logger.warning(
-                "everyone who can reach %s can use the server, which has no "
-                "authentication and no TLS. Use a reverse proxy, and set "
-                "`behind_proxy = true`, or listen on 127.0.0.1",
-                host,
-            )
 
 
 class Connection(HttpToolsProtocol):
