@@ -21,7 +21,7 @@ ORDER = (
     {"__main__", "runtime.__main__"},
     {"runtime.command"},
     {"runtime.commands"},
-    {"interoperability", "recipe", "serving"},
+    {"interoperability", "recipe"},
     {"export"},
     {"models"},
     {"inference"},
@@ -30,13 +30,13 @@ ORDER = (
     {"decoding", "layers", "text"},
     {"distribution"},
     {"backend"},
-    {"evaluation", "plotting", "types"},
+    {"evaluation", "plotting", "serving", "types"},
     {"runtime.runs"},
-    {"runtime.evaluation", "runtime.file_translation"},
-    {"runtime.engines"},
+    {"runtime.evaluation", "runtime.file_translation", "runtime.serving"},
+    {"runtime.engines", "runtime.phrase_dictionary"},
     {"runtime.tokenizers"},
     {"runtime.bleu", "runtime.hub", "runtime.model_paths", "runtime.text_files"},
-    {"runtime.text_scores"},
+    {"runtime.tensorflow_import", "runtime.text_scores"},
     {"runtime.arguments", "runtime.files", "runtime.packages", "runtime.presets"},
 )
 # The method `export` of a model calls the writers, which know the classes of models.
@@ -52,16 +52,12 @@ REQUIRED = {
     "decoding": {"keras", "numpy"},
     "distribution": {"keras"},
     "export": {"ctranslate2", "google", "keras", "numpy", "onnxruntime", "tensorflow"},
-    "inference": {"keras", "numpy", "ray", "regex", "sacrebleu", "tqdm"},
+    "inference": {"keras", "numpy", "ray", "sacrebleu", "tqdm"},
     "interoperability": {"keras", "numpy"},
     "layers": {"keras", "numpy"},
     "models": {"keras"},
     "plotting": {"matplotlib", "numpy", "seaborn"},
     "recipe": {"ctranslate2", "keras", "numpy", "tqdm"},
-    "serving": {
-        *("google", "numpy", "prometheus_client", "pydantic", "ray"),
-        *("sentencex", "starlette", "tensorflow", "tensorflow_text", "uvicorn"),
-    },
     "text": {"keras", "numpy", "sentencepiece", "tensorflow", "tensorflow_text"},
     "training": {"keras", "numpy"},
     "types": set(),
@@ -69,12 +65,26 @@ REQUIRED = {
     "runtime.command": {"typer"},
     "runtime.commands": {"typer"},
     "runtime.evaluation": {"rapidfuzz", "sacrebleu"},
-    "runtime.engines": {"ctranslate2", "numpy", "tensorflow", "tensorflow_text"},
+    "runtime.engines": {
+        *("ctranslate2", "google", "numpy", "tensorflow", "tensorflow_text"),
+    },
     "runtime.file_translation": {"numpy"},
+    "runtime.phrase_dictionary": {"regex"},
+    "runtime.serving": {
+        *("google", "numpy", "prometheus_client", "pydantic", "ray"),
+        *("sentencex", "starlette", "tensorflow", "uvicorn"),
+    },
     "runtime.tokenizers": {"regex", "sentencepiece"},
 }
+# Modules of the runtime that import TensorFlow or Ray, or modules without a name.
+NEED_TENSORFLOW = {
+    *("__init__", "on_ray", "saved_model", "saved_model_engine", "warmup_requests"),
+}
 BY_NAME = {"__import__", "import_module", "importlib.import_module"}
-USE_A_BACKEND = {"backend", "dataset", "export", "runtime.engines", "serving", "text"}
+USE_A_BACKEND = {
+    *("backend", "dataset", "export", "text"),
+    *("runtime.engines", "runtime.serving"),
+}
 
 
 def relative(path):
@@ -210,7 +220,7 @@ def test_the_runtime_imports_neither_keras_nor_the_library():
     names = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in RUNTIME_FILES
-        if path.stem not in ("__init__", "saved_model_engine")
+        if path.stem not in NEED_TENSORFLOW
     ]
     code = f"import sys, {', '.join(names)}; print(*sys.modules)"
     loaded = {*imported_by(code, cwd=ROOT)}

@@ -13,6 +13,7 @@ from keras_transformer_runtime.engines.model_description import FILE
 from keras_transformer_runtime.model_paths import find_model, is_version
 from keras_transformer_runtime.packages import require_extra
 from keras_transformer_runtime.runs.folder import selected_options
+from keras_transformer_runtime.tensorflow_import import import_tensorflow_quietly
 
 
 class EngineName(enum.StrEnum):
@@ -152,11 +153,6 @@ def _load(kind: str, path: pathlib.Path, many_texts: bool) -> Engine:
         )
 
         return CTranslate2Engine.load(path, parallel=many_texts)
-    from keras_transformer_runtime.startup import (
-        import_keras_quietly,
-        import_tensorflow_quietly,
-    )
-
     if kind == "saved_model":
         import_tensorflow_quietly()
         from keras_transformer_runtime.engines.saved_model_engine import (
@@ -164,6 +160,8 @@ def _load(kind: str, path: pathlib.Path, many_texts: bool) -> Engine:
         )
 
         return SavedModelEngine.load(path)
+    from keras_transformer_runtime.commands.startup import import_keras_quietly
+
     import_keras_quietly()
     from keras_transformer.inference.keras_engine import KerasEngine
     from keras_transformer.recipe.loading import load_trained_model

@@ -28,7 +28,7 @@ from keras_transformer_runtime.commands.describe_runs import (
     describe_run,
 )
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
-from keras_transformer_runtime.startup import import_keras_quietly
+from keras_transformer_runtime.commands.startup import import_keras_quietly
 
 app = typer.Typer()
 

@@ -20,13 +20,13 @@ from keras_transformer_runtime.commands.parameters import (
     TopK,
     TopP,
 )
+from keras_transformer_runtime.commands.startup import import_keras_quietly
 from keras_transformer_runtime.engines.generation_options import GivenOptions
 from keras_transformer_runtime.files import check_new_folder
 from keras_transformer_runtime.hub import check_repository
 from keras_transformer_runtime.model_paths import find_model
 from keras_transformer_runtime.packages import EXTRAS, require_extra
 from keras_transformer_runtime.runs.folder import selected_options
-from keras_transformer_runtime.startup import import_keras_quietly
 
 app = typer.Typer()
 

@@ -11,11 +11,11 @@ import typer
 from typer.core import TyperCommand
 
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
+from keras_transformer_runtime.commands.startup import import_keras_quietly
 from keras_transformer_runtime.runs.early_checks import check_early
 from keras_transformer_runtime.runs.folder import began_recipe, latest_position
 from keras_transformer_runtime.runs.option_checks import SIZES
 from keras_transformer_runtime.runs.recipe import Recipe, read_options
-from keras_transformer_runtime.startup import import_keras_quietly
 
 app = typer.Typer()
 

@@ -15,7 +15,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -407,7 +407,10 @@ class Application:
         return Usage(sum(prompts), sum(lengths) - cut)
 
     async def _measured(
-        self, request: Request, model: ServedModel, computation: Coroutine[Any, Any, T]
+        self,
+        request: Request,
+        model: ServedModel,
+        computation: Coroutine[object, object, T],
     ) -> T:
         """Awaits a computation within the timeout, while the client is connected."""
         started = time.perf_counter()
@@ -589,7 +592,8 @@ def _state(version: ModelVersion) -> dict[str, object]:
     }
 
 
-async def _respond_refusal(request: Request, error: Any) -> Response:
+async def _respond_refusal(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
     headers = {"Retry-After": "1"} if error.status == 503 else None
     message = error.message[:MAX_MESSAGE_LENGTH]
     body: dict[str, object] = {"error": message}
@@ -598,7 +602,8 @@ async def _respond_refusal(request: Request, error: Any) -> Response:
     return JSONResponse(body, status_code=error.status, headers=headers)
 
 
-async def _respond_http_error(request: Request, error: Any) -> Response:
+async def _respond_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
     return JSONResponse(
         {"error": f"{request.method} {request.url.path[:200]}: {error.detail}"},
         status_code=error.status_code,

@@ -3,17 +3,25 @@
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
-from keras_transformer_runtime.serving.requests import RequestError
+from keras_transformer_runtime.serving.requests import (
+    Generation,
+    RequestError,
+    SignatureCall,
+    Text,
+)
+from keras_transformer_runtime.serving.rest import Row
 
 # Time without a new text after which an incomplete batch is computed.
 IDLE_SECONDS = 0.004
 
-# Computes the rows of a batch, whose requests have one key. A result may be an error.
-Compute: TypeAlias = Callable[[Any, list[Any]], Sequence[object]]
+# What the rows of a batch have in common.
+Key: TypeAlias = Generation | SignatureCall
+# Computes the rows of a batch. A result may be an exception.
+Compute: TypeAlias = Callable[[Key, Sequence[Row | Text]], Sequence[object]]
 
 
 class BatchSize(Protocol):
@@ -24,10 +32,10 @@ class BatchSize(Protocol):
 
 
 class _Waiting(NamedTuple):
-    key: Hashable
-    row: object
+    key: Key
+    row: Row | Text
     tokens: int
-    result: "asyncio.Future[Any]"
+    result: "asyncio.Future[object]"
 
 
 class Batcher:
@@ -70,8 +78,8 @@ class Batcher:
         return not self._queue and self._running is None
 
     async def submit(
-        self, key: Hashable, rows: Sequence[object], tokens: Sequence[int]
-    ) -> list[Any]:
+        self, key: Key, rows: Sequence[Row | Text], tokens: Sequence[int]
+    ) -> list[object]:
         """Computes the rows of a request.
 
         Args:

@@ -4,7 +4,7 @@ import abc
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keras_transformer_runtime.engines.ctranslate2_engine import CTranslate2Engine
 from keras_transformer_runtime.engines.engine import Engine, Hypothesis
@@ -201,7 +201,7 @@ def _tensor_infos(specs: Mapping[str, TensorSpec]) -> dict[str, object]:
 
 def generated_row(hypotheses: Sequence[Hypothesis], name: str) -> Row:
     """Returns the outputs of a signature of `GENERATING`."""
-    columns: dict[str, list[Any]] = {
+    columns: dict[str, Sequence[object]] = {
         "score": [_finite(each.score) for each in hypotheses],
         "text": [each.text for each in hypotheses],
         "truncated": [each.truncated for each in hypotheses],

@@ -1,6 +1,6 @@
 """The description of the server's paths: `/openapi.json`."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel
 
@@ -17,8 +17,8 @@ class PredictBody(RequestModel):
     """The body of a `:predict` request, with `instances` or `inputs`."""
 
     signature_name: str = "serving_default"
-    instances: list[Any] | None = None
-    inputs: dict[str, list[Any]] | list[Any] | None = None
+    instances: list[object] | None = None
+    inputs: dict[str, list[object]] | list[object] | None = None
     options: OptionFields | None = None
 
 
@@ -103,7 +103,7 @@ def _operation(path: _Path, schemas: dict[str, object]) -> dict[str, object]:
     if parameters:
         operation["parameters"] = parameters
     if path.body is not None:
-        schema: dict[str, Any] = path.body.model_json_schema(
+        schema = path.body.model_json_schema(
             ref_template="#/components/schemas/{model}"
         )
         schemas.update(schema.pop("$defs", {}))

@@ -6,8 +6,8 @@ import math
 import os
 import pathlib
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -186,7 +186,7 @@ class PaddedSavedModel(SavedModelEngine):
         return None
 
     def _padded(
-        self, inputs: dict[str, Any], shape: Shape, fills: bool = False
+        self, inputs: Mapping[str, Sequence[object]], shape: Shape, fills: bool = False
     ) -> dict[str, list[object]]:
         """Adds texts to a batch, the first of which has the length of the shape."""
         padded: dict[str, list[object]] = {}
@@ -341,7 +341,9 @@ def _result_rows(
         yield {name: _json_value(cell) for name, cell in cells.items()}
 
 
-def _cell(name: str, row: int, outputs: dict[str, np.ndarray], signature: str) -> Any:
+def _cell(
+    name: str, row: int, outputs: dict[str, np.ndarray], signature: str
+) -> object:
     """Returns one output of one text without padding."""
     axes = PADDED.get(signature, {}).get(name, ())
     own = tuple(

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 from keras_transformer_runtime.engines.engine import Hypothesis
 from keras_transformer_runtime.phrase_dictionary import PhraseDictionary, check_spelled
@@ -22,7 +22,7 @@ from keras_transformer_runtime.serving.requests import (
 from keras_transformer_runtime.serving.rest import Row
 from keras_transformer_runtime.serving.server_options import ModelOptions
 from keras_transformer_runtime.serving.versions import VersionFolder, selected_versions
-from keras_transformer_runtime.startup import import_tensorflow_quietly
+from keras_transformer_runtime.tensorflow_import import import_tensorflow_quietly
 
 logger = logging.getLogger(__name__)
 
@@ -48,14 +48,16 @@ class LoadedVersion(NamedTuple):
         lengths = await asyncio.to_thread(
             self.model.measure, [text.text for text in texts]
         )
-        return await self.batcher.submit(generation, texts, lengths)
+        found = await self.batcher.submit(generation, texts, lengths)
+        return cast(list[list[Hypothesis]], found)
 
     async def call(self, signature: str, rows: Sequence[Row]) -> list[Row]:
         """Returns the outputs of a signature of the SavedModel."""
         values = rows[0].values()
         widths = tuple(len(value) for value in values if isinstance(value, list))
         call = SignatureCall(signature, widths)
-        return await self.batcher.submit(call, rows, [1] * len(rows))
+        found = await self.batcher.submit(call, rows, [1] * len(rows))
+        return cast(list[Row], found)
 
 
 @dataclass
@@ -318,7 +320,7 @@ def _check_dictionary(model: LoadedModel, dictionary: PhraseDictionary) -> None:
             "with `--constraints`, and serve it with `--engine saved_model`"
         )
     targets = dictionary.targets
-    rows: list[dict[str, Any]] = [{"constraints": target} for target in targets]
+    rows: list[Row] = [{"constraints": target} for target in targets]
     found = model.call("check_constraints", rows)
     check_spelled(targets, [row["spelled"] for row in found])
 

@@ -18,7 +18,7 @@ BLOCKS, MEGABYTE = 50, 2**20
 COMMAND = """
 import resource, threading
 
-from keras_transformer_runtime.startup import import_keras_quietly
+from keras_transformer_runtime.commands.startup import import_keras_quietly
 
 import_keras_quietly()
 from keras_transformer.backend.freed_memory import keep_freed_memory

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from keras_transformer_runtime import startup
+from keras_transformer_runtime.commands.startup import import_keras_quietly
+from keras_transformer_runtime.tensorflow_import import without_log
 
 pytestmark = [pytest.mark.slow, pytest.mark.once("torch")]
 
@@ -18,9 +19,9 @@ LINES = [
 ]
 PROGRAM = """
 import os
-from keras_transformer_runtime import startup
+from keras_transformer_runtime.tensorflow_import import without_log
 
-with startup._without_log():
+with without_log():
     os.write(2, os.environ["LINES"].encode())
     {ending}
 os.write(2, b"I0000 after the import\\n")
@@ -44,15 +45,12 @@ def test_only_the_log_is_hidden(ending, code, after):
 
 
 @pytest.mark.parametrize(("level", "expected"), [(None, "3"), ("2", "2"), ("0", "0")])
-def test_the_log_level(level, expected, monkeypatch):
-    hidden = []
-    without_log = startup._without_log
-    monkeypatch.setattr(
-        startup, "_without_log", lambda: hidden.append(True) or without_log()
-    )
+def test_the_log_level(level, expected, monkeypatch, capfd):
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
     if level is not None:
         monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
-    startup.import_keras_quietly()
+    import_keras_quietly()
     assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == expected
-    assert bool(hidden) == (expected != "0")
+    with without_log():
+        os.write(2, LINES[1].encode())
+    assert bool(capfd.readouterr().err) == (expected == "0")
