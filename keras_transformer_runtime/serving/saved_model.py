@@ -333,7 +333,7 @@ def _result_rows(
     for row in range(count):
         cells = {name: _cell(name, row, outputs, signature) for name in sorted(outputs)}
         for cell in cells.values():
-            if np.asarray(cell).dtype.kind == "f" and np.isnan(cell).any():
+            if cell.dtype.kind == "f" and np.isnan(cell).any():
                 raise FloatingPointError(
                     "the model computes NaN for this request; check that its weights "
                     "are finite"
@@ -343,13 +343,13 @@ def _result_rows(
 
 def _cell(
     name: str, row: int, outputs: dict[str, np.ndarray], signature: str
-) -> object:
+) -> np.ndarray:
     """Returns one output of one text without padding."""
     axes = PADDED.get(signature, {}).get(name, ())
     own = tuple(
         slice(None if side is None else _width(side, row, outputs)) for side in axes
     )
-    return outputs[name][(row, *own)]
+    return np.asarray(outputs[name][(row, *own)])
 
 
 def _width(side: str, row: int, outputs: dict[str, np.ndarray]) -> int:

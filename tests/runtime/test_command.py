@@ -552,11 +552,11 @@ def test_serve_names_models_by_their_folders(tmp_path, monkeypatch):
     assert run("serve", link, releases[1]).exit_code == 0
     assert list(served[0].models) == ["de-en", "en-de"]
     assert not served[0].models["de-en"].wait_for_versions
-    folder = tmp_path / "runs/fr-de/saved_model"
-    folder.mkdir(parents=True)
-    for path in (folder, folder.parent):
+    version = tmp_path / "runs/fr-de/saved_model/1"
+    version.mkdir(parents=True)
+    for path in (version, version.parent, version.parent.parent):
         assert run("serve", path).exit_code == 0
-        assert served.pop().models["fr-de"].folder == folder
+        assert served.pop().models["fr-de"].folder == path
     assert run("serve", link, "--wait-for-versions").exit_code == 0
     assert served.pop().models["de-en"].wait_for_versions
     assert "models must have different names" in refusal("serve", *releases)
@@ -567,18 +567,13 @@ def test_serve_errors(tmp_path, failure):
     version = tmp_path / "runs/en-de/saved_model/1"
     version.mkdir(parents=True)
     (version / "saved_model.pb").touch()
-    error = failure("serve", version)
-    assert error.startswith("error: `folder`: must contain one folder per version")
-    assert f"Give the folder above it, {version.parent}\n" in error
     shutil.copytree(version, tmp_path / "saved_models/en-de/1")
     error = failure("serve", tmp_path / "saved_models")
     assert f"Give one of them, such as {tmp_path}/saved_models/en-de\n" in error
-    shutil.copytree(version, tmp_path / "en-de")
-    error = failure("serve", tmp_path / "en-de")
-    assert f"Move it to {tmp_path}/en-de/1\n" in error
-    error = failure("serve", version.parent)  # which lacks `variables`
-    assert "`folder` of the model en-de must contain a SavedModel" in error
-    assert "or set `--wait-for-versions`" in error
+    for path in (version, version.parent):  # which lacks `variables`
+        error = failure("serve", path, "--engine", "saved_model")
+        assert "`folder` of the model en-de must be a run, a SavedModel, or" in error
+        assert "or set `--wait-for-versions`" in error
     error = failure("serve", version.parent, "--split-sentences", "EN")
     assert "`--split-sentences`: string should" in error
     assert "'--port'" in refusal("serve", version.parent, "--port", -1)

@@ -225,7 +225,11 @@ def test_scores_of_targets(model, engine):
     np.testing.assert_allclose(
         [each.log_probability for each in found], expected.scores, atol=1e-4
     )
-    assert [each.tokens for each in found] == expected.lengths.tolist()
+    assert [len(each.tokens) for each in found] == expected.lengths.tolist()
+    tokenizer = model.target_tokenizer
+    rows = tokenizer.tokenize(targets, add_end=True).to_list()
+    tokens = [[tokenizer.id_to_token(id) for id in row] for row in rows]
+    assert [each.tokens for each in found] == tokens
 
 
 def test_sampling(engine):
@@ -292,7 +296,8 @@ def test_a_language_model_streams_and_scores(language_model, generator):
     np.testing.assert_allclose(
         [each.log_probability for each in found], expected.scores, atol=1e-4
     )
-    assert [each.tokens for each in found] == expected.lengths.tolist()
+    assert [len(each.tokens) for each in found] == expected.lengths.tolist()
+    assert found[0].tokens == ["a", "b", "</s>"]
     with pytest.raises(ValueError, match="`prefix` is for models that translate"):
         generator.generate(["a"], GREEDY, prefixes=["b"])
     assert LETTERS.get_vocabulary() == [*generator.target_tokenizer.tokens]
