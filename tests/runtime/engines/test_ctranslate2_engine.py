@@ -218,6 +218,38 @@ def test_pieces_of_a_stream(model, engine):
     )
 
 
+@pytest.mark.parametrize("stop", [(), ("B",)])
+def test_beginnings_while_a_batch_is_generated(engine, stop):
+    options = GREEDY.with_given(stop=stop)
+    whole = engine.generate(TEXTS, options)
+    seen = [[] for _ in TEXTS]
+
+    def on_text(place, text):
+        seen[place].append(text)
+        return False
+
+    found = engine.generate(TEXTS, options, batch_size=4, on_text=on_text)
+    for [ours], [expected] in zip(found, whole, strict=True):
+        assert ours._replace(score=0) == expected._replace(score=0)
+    for texts, [output] in zip(seen, whole, strict=True):
+        assert texts == sorted({*texts}, key=len)  # each is longer
+        assert all(output.text.startswith(text) for text in texts)
+    assert any(len(texts) > 2 for texts in seen)
+
+
+def test_a_text_ends_where_its_receiver_ends_it(engine):
+    place = max(
+        range(len(TEXTS)), key=lambda i: len(engine.generate(TEXTS, GREEDY)[i][0].text)
+    )
+    whole = engine.generate(TEXTS, GREEDY)
+    found = engine.generate(
+        TEXTS, GREEDY, on_text=lambda i, text: i == place and len(text) >= 2
+    )
+    assert len(found[place][0].text) < len(whole[place][0].text)
+    others = [i for i in range(len(TEXTS)) if i != place]
+    assert [found[i][0].text for i in others] == [whole[i][0].text for i in others]
+
+
 def test_scores_of_targets(model, engine):
     sources, targets = ["abc", "f", "cafe"], ["UVW", "", "ZZÄZ"]
     expected = model.score(sources, targets)
