@@ -240,14 +240,16 @@ class CTranslate2Engine(Engine):
 
         def write(row: int, token_id: int) -> bool:
             token_ids[row].append(token_id)
+            is_full = len(token_ids[row]) >= batch.limits[row]
+            if is_full and not self.is_language_model:
+                return True  # The last token is the end token.
             text = self.target_tokenizer.decode(token_ids[row])
             final = final_beginning(text, options.stop)
             if len(final) > len(written[row]) and final.startswith(written[row]):
                 written[row] = final
                 if on_text(places[row], final):
                     return True
-            has_ended = options.cut(text)[1]
-            return has_ended or len(token_ids[row]) >= batch.limits[row]
+            return is_full or options.cut(text)[1]
 
         return write
 
