@@ -943,6 +943,7 @@ def test_a_language_model_continues_a_prompt(page, models):
 
 def test_an_empty_prompt_is_continued_up_to_the_maximum_length(page):
     page.select_option("#model", "writer")
+    assert page.get_attribute("#result", "aria-busy") == "false"
     page.click("#send")
     page.wait_for_selector("#copy:visible")
     assert page.text_content("#best") == "".join(PIECES)
@@ -956,6 +957,8 @@ def test_a_text_that_breaks_off_is_kept(page):
     assert "must be another one" in page.inner_text("#error")
     assert page.inner_text("#best") == "It breaks <b>one</b>"
     assert page.get_attribute("#result", "aria-busy") == "false"
+    generate(page, "a " * 97, wait_for="#error:text('at most 97 tokens')")
+    assert page.inner_text("#best") == ""
 
 
 # The command `serve` with CTranslate2.
