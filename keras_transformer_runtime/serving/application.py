@@ -176,7 +176,10 @@ class Application:
             {
                 "object": "list",
                 "data": [_openai_model(model) for model in self._models.values()],
-                "models": [_description(model) for model in self._models.values()],
+                "models": [
+                    _description(model, self._options)
+                    for model in self._models.values()
+                ],
                 "max_characters": self._options.max_characters,
             }
         )
@@ -519,7 +522,7 @@ async def _disconnect(request: Request) -> None:
         pass
 
 
-def _description(model: ServedModel) -> dict[str, object]:
+def _description(model: ServedModel, limits: ServerOptions) -> dict[str, object]:
     description: dict[str, object] = {
         "name": model.name,
         "ready": bool(model.active()),
@@ -537,6 +540,7 @@ def _description(model: ServedModel) -> dict[str, object]:
         "engine": loaded.engine.name,
         "is_language_model": loaded.engine.is_language_model,
         "languages": model.languages,
+        "num_beams": min(loaded.engine.options.num_beams, limits.max_beams),
         "compiling": loaded.progress.remaining,
         "signatures": sorted(loaded.signatures),
     }
