@@ -3,8 +3,7 @@
 import keras
 
 from keras_transformer.layers.argument_errors import check_embedded
-from keras_transformer.layers.block import Attended, Block
-from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
+from keras_transformer.layers.block import Block
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
 from keras_transformer.types import Mask, Shape, Tensor
 
@@ -99,24 +98,21 @@ class EncoderBlock(Block):
         mask: Mask | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         check_embedded(self, inputs)
-        x = self._add_encoding(inputs, positions)
-        query = self.self_attention_residual.prepare(x)
-        padding = attention_mask_from_padding(padding_mask)
-        outputs = self.self_attention(
-            query,
-            query,
+        x, attended = self._attend(
+            self.self_attention,
+            self.self_attention_residual,
+            self._add_encoding(inputs, positions),
             query_mask=mask,
             value_mask=mask,
-            attention_mask=merge_masks(attention_mask, padding),
-            return_attention_scores=return_attention_scores,
-            training=training,
+            padding_mask=padding_mask,
+            attention_mask=attention_mask,
             query_positions=positions,
             key_positions=positions,
+            training=training,
+            return_attention_scores=return_attention_scores,
         )
-        attended, scores, _ = Attended.of(outputs, return_attention_scores, False)
-        x = self.self_attention_residual(x, attended, training=training)
         x = self._feed(x, training)
-        return x if scores is None else (x, scores)
+        return x if attended.scores is None else (x, attended.scores)
 
     def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape
