@@ -321,11 +321,10 @@ class MultiHeadAttention(QuantizedLayers):
             "use_causal_mask": use_causal_mask,
         }
         if len(query.shape) > 3:
-            positions = query_positions, key_positions
+            check_three_axes(query.shape, cache, query_positions, key_positions)
             masks = Masks(query_mask, value_mask, key_mask, attention_mask)
-            return self._call_over_axes(
-                query, value, key, masks, cache, *positions, **options
-            )
+            inputs, axes = (query, value, key), self.attention_axes
+            return call_over_axes(self.call, inputs, masks, axes, **options)
         if cache_update_index is not None and query_positions is None:
             query_positions = sequence_positions(query, cache_update_index)
         query_heads = self._rotate(self._query_dense(query), query_positions)
@@ -336,11 +335,7 @@ class MultiHeadAttention(QuantizedLayers):
                 new = self._project(value, key, query_positions)
                 cache = update_cache(cache, *new, cache_update_index)
             key_heads, value_heads = read_cache(cache)
-        masks_cover_all_keys = cache is None or (
-            cache_update_index is not None
-            and key.shape[1] == key_heads.shape[1] is not None
-        )
-        if masks_cover_all_keys:
+        if cache is None or (cache_update_index is not None and _fills(key, key_heads)):
             padding = attention_mask_from_padding(merge_masks(value_mask, key_mask))
             attention_mask = merge_masks(attention_mask, padding)
         attended, scores = self._compute_attention(
@@ -360,27 +355,6 @@ class MultiHeadAttention(QuantizedLayers):
         results = (self._output_dense(attended), scores, cache)
         outputs = tuple(result for result in results if result is not None)
         return outputs if len(outputs) > 1 else outputs[0]
-
-    def _call_over_axes(
-        self,
-        query: Tensor,
-        value: Tensor,
-        key: Tensor,
-        masks: Masks,
-        cache: Cache | None,
-        query_positions: Tensor | None,
-        key_positions: Tensor | None,
-        **options: Any,
-    ) -> Any:
-        """Calls the layer over the `attention_axes` of inputs of more than 3 axes."""
-        check_three_axes(
-            query.shape,
-            cache=cache,
-            query_positions=query_positions,
-            key_positions=key_positions,
-        )
-        inputs = query, value, key
-        return call_over_axes(self.call, inputs, masks, self.attention_axes, **options)
 
     def _compute_attention(
         self,
@@ -553,6 +527,11 @@ class MultiHeadAttention(QuantizedLayers):
         for name in ("pattern", "positions"):
             config[name] = deserialize(config.get(name))
         return cls(**config)
+
+
+def _fills(key: Tensor, key_heads: Tensor) -> bool:
+    """Returns whether the keys of a call are all entries of its cache."""
+    return key.shape[1] == key_heads.shape[1] is not None
 
 
 def _are_same_tokens(query: Tensor, key: Tensor) -> bool:
