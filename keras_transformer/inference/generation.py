@@ -26,7 +26,6 @@ from keras_transformer.inference.constraints import (
     pad_phrases,
     phrase_rows,
 )
-from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.request import (
     Request,
     check_probabilities,
@@ -34,6 +33,7 @@ from keras_transformer.inference.request import (
     check_seed,
     seed_or_random,
 )
+from keras_transformer.inference.sequence_model import SequenceModel
 from keras_transformer.inference.sources import (
     SourceRows,
     batch_of_sources,

@@ -16,9 +16,9 @@ from keras_transformer.decoding.lengths import (
 )
 from keras_transformer.inference.alignment import Alignment
 from keras_transformer.inference.constraints import Constraints
-from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import ScoreResult
+from keras_transformer.inference.sequence_model import SequenceInputs
 from keras_transformer.inference.text_windows import score_texts
 from keras_transformer.inference.token_ids import Sequences
 from keras_transformer.layers import (

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import keras
 from keras import ops
 
-from keras_transformer.inference.protocols import SequenceInputs
+from keras_transformer.inference.sequence_model import SequenceInputs
 from keras_transformer.inference.source_arrays import (
     ArraySpec,
     Sources,

@@ -23,7 +23,7 @@ from ray.exceptions import (  # noqa: E402
 )
 
 from keras_transformer.backend.ray_connection import connection  # noqa: E402
-from keras_transformer.inference.protocols import SequenceModel  # noqa: E402
+from keras_transformer.inference.sequence_model import SequenceModel  # noqa: E402
 
 Batch: TypeAlias = list[str]
 T = TypeVar("T")
