@@ -1,9 +1,11 @@
 """The base class of models: generate, stream, score, align, save and export."""
 
 import functools
+import io
+import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, BinaryIO, ClassVar, Self, Unpack
 
 import keras
 
@@ -20,7 +22,6 @@ from keras_transformer.inference.streaming import SearchTree, Stepper
 from keras_transformer.inference.token_ids import Sequences
 from keras_transformer.layers.quantized_layers import QuantizedLayers
 from keras_transformer.models import preset_folders
-from keras_transformer.models.saving import FileInMemory, NamelessFile
 from keras_transformer.types import Options, Path
 from keras_transformer_runtime.engines.generation_options import SearchOptions
 from keras_transformer_runtime.files import written_whole
@@ -564,3 +565,53 @@ class GenerativeModel(QuantizedLayers, SequenceModel):
         from keras_transformer.export import export_model
 
         export_model(self, filepath, search, format, **options)
+
+
+class FileInMemory(io.BytesIO):
+    """A file in memory that has a path for Keras, which checks its ending.
+
+    HDF5 ends the process if it cannot write to a disk.
+    """
+
+    def __init__(self, path: str):
+        super().__init__()
+        self._path = path
+
+    def __fspath__(self) -> str:
+        return os.path.abspath(self._path)
+
+    def __str__(self) -> str:
+        return self._path
+
+
+class NamelessFile(io.RawIOBase):
+    """An open `.keras` file without a name.
+
+    If Keras knows the name and memory is scarce, it lets HDF5 write a file next to it.
+    """
+
+    def __init__(self, file: BinaryIO):
+        super().__init__()
+        self._file = file
+
+    def __str__(self) -> str:
+        return "model.keras"
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def write(self, data: Any) -> int:
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        if not self._file.closed:  # Python also flushes it when it is deleted.
+            self._file.flush()

@@ -1,5 +1,6 @@
 """Multi-head attention."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,7 +45,6 @@ from keras_transformer.layers.positions.scheme import (
     copy_scheme,
     sequence_positions,
 )
-from keras_transformer.layers.projection import Projection
 from keras_transformer.layers.quantized_layers import QuantizedLayers
 from keras_transformer.layers.sub_layers import (
     clone_weight_options,
@@ -55,6 +55,33 @@ from keras_transformer.layers.sub_layers import (
 )
 from keras_transformer.types import Config, Mask, Shape, Size, Tensor
 from keras_transformer_runtime.arguments import check_ints
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Projection(keras.layers.EinsumDense):
+    """`keras.layers.EinsumDense` for inputs `(batch, length, …)`, as a matrix product.
+
+    All tokens are rows of one matrix, so the gradient of the kernel is a matrix product
+    as well. With the einsum, TensorFlow computes a gradient for each row of the batch
+    and adds them.
+    """
+
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        num_summed_axes = len(inputs.shape) - 2
+        output_shape = self.kernel.shape[num_summed_axes:]
+        width = math.prod(self.kernel.shape[:num_summed_axes])
+        tokens = ops.reshape(inputs, (-1, width))
+        kernel = ops.reshape(self.kernel, (width, math.prod(output_shape)))
+        output = ops.matmul(tokens, kernel)
+        if self.bias is not None:
+            output = output + ops.reshape(self.bias, (-1,))
+        if self.activation is not None:
+            output = self.activation(output)
+        return ops.reshape(output, (*ops.shape(inputs)[:2], *output_shape))
+
+    def quantize(self, *args: object, **kwargs: object) -> None:
+        # Keras does not quantize subclasses by default.
+        super().quantize(*args, **{**kwargs, "type_check": False})
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
