@@ -201,10 +201,8 @@ class Stepper:
 
 
 def _pieces(tokens: Iterator[int], tokenizer: "Tokenizer") -> Iterator[str]:
-    """Yields the text of each token, once its last character is complete.
-
-    The end of an output yields an incomplete character as well.
-    """
+    """Yields the text of each token, once its last character is complete."""
+    # The end of an output yields an incomplete character as well.
     token_ids: list[int] = []
     text = yielded = ""
     for token in tokens:

@@ -396,11 +396,9 @@ class MultiHeadAttention(QuantizedLayers):
         key_positions: Tensor | None = None,
         is_self_attention: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
-        """Computes attention of the heads; a subclass may override it as in Keras.
-
-        Only the pairs inside and near the pattern are computed if that is faster, the
-        positions are 0, 1, 2, …, and scores are not requested. The outputs are equal.
-        """
+        """Computes attention of the heads; a subclass may override it as in Keras."""
+        # Only the pairs inside and near the pattern are computed if that is faster, the
+        # positions are 0, 1, 2, …, and scores are not requested. The outputs are equal.
         check_scores_available(return_attention_scores, self._flash_attention)
         dropout = self._drop if training and self.dropout > 0 else None
         flash = self._flash_attention or keras.config.is_flash_attention_enabled()
