@@ -1,16 +1,24 @@
 """Decoder block: one layer of a Transformer decoder."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
 from keras_transformer.layers.argument_errors import check_embedded
 from keras_transformer.layers.attention.key_values import Cache
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.block import Attended, Block
+from keras_transformer.layers.block import Block
+from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
 from keras_transformer.layers.residual import Residual
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
 from keras_transformer.types import Mask, Shape, Size, Tensor
+
+
+class Attended(NamedTuple):
+    """What an attention layer returns next to its outputs, or `None`."""
+
+    scores: Tensor | None  # (batch, num_heads, query_length, key_length)
+    cache: Cache | None
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -196,6 +204,39 @@ class DecoderBlock(Block):
                 return_attention_scores=return_attention_scores,
             )
         return _outputs(self._feed(x, training), results, return_attention_scores)
+
+    def _attend(
+        self,
+        attention: MultiHeadAttention,
+        residual: Residual,
+        x: Tensor,
+        source: Tensor | None = None,
+        *,
+        padding_mask: Mask | None,  # (batch, key_length)
+        attention_mask: Mask | None,
+        cache: Cache | None = None,
+        training: bool | None,
+        return_attention_scores: bool,
+        **options: Any,
+    ) -> tuple[Tensor, Attended]:
+        """Calls an attention layer inside its residual connection."""
+        query = residual.prepare(x)
+        padding = attention_mask_from_padding(padding_mask)
+        outputs = attention(
+            query,
+            query if source is None else source,
+            attention_mask=merge_masks(attention_mask, padding),
+            cache=cache,
+            training=training,
+            return_attention_scores=return_attention_scores,
+            **options,
+        )
+        extras: list[Any] = []
+        if cache is not None or return_attention_scores:
+            outputs, *extras = outputs
+        scores = extras.pop(0) if return_attention_scores else None
+        attended = Attended(scores, None if cache is None else extras[0])
+        return residual(x, outputs, training=training), attended
 
     def compute_output_shape(
         self,

@@ -15,6 +15,37 @@ DEFAULT_BLOCK_SIZE = keras.quantizers.Int4QuantizationConfig().block_size
 QUANTIZABLE = keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding
 
 
+def store_quantized_layers(
+    layer: keras.layers.Layer, store: MutableMapping[str, object]
+) -> None:
+    """Writes into the weights of a layer how its sub-layers are quantized."""
+    layers = enumerate(flatten_layers(layer))
+    modes = {n: _mode_and_block_size(each) for n, each in layers if _mode(each)}
+    if modes:
+        text = json.dumps(modes).encode()
+        store[KEY] = np.frombuffer(text, np.uint8)
+
+
+def load_quantized_layers(
+    layer: keras.layers.Layer, store: Mapping[str, object]
+) -> dict[str, object]:
+    """Quantizes sub-layers as in a file, and returns the other weights of the layer."""
+    keys = list(store.keys())
+    if KEY in keys:
+        modes = json.loads(np.asarray(store[KEY], np.uint8).tobytes())
+        layers = dict(enumerate(flatten_layers(layer)))
+        for number, (mode, block_size) in modes.items():
+            each = layers.get(int(number))
+            if not isinstance(each, QUANTIZABLE):
+                raise ValueError(
+                    f"`filepath` must be of a layer like `{layer.path}`; received a "
+                    f"file in which its sub-layer {number} is quantized."
+                )
+            if _mode(each) is None:
+                each.quantize(mode, config=_config(mode, block_size))
+    return {key: store[key] for key in keys if key != KEY}
+
+
 class QuantizedLayers(keras.layers.Layer):
     """Base class of layers whose sub-layers may be quantized in a file.
 
@@ -24,30 +55,13 @@ class QuantizedLayers(keras.layers.Layer):
     """
 
     def save_own_variables(self, store: MutableMapping[str, object]) -> None:
-        """Writes the weights of this layer, and how its sub-layers are quantized."""
+        """Writes the weights of this layer, without those of its sub-layers."""
         super().save_own_variables(store)  # type: ignore[misc]
-        layers = enumerate(flatten_layers(self))
-        modes = {n: _mode_and_block_size(each) for n, each in layers if _mode(each)}
-        if modes:
-            text = json.dumps(modes).encode()
-            store[KEY] = np.frombuffer(text, np.uint8)
+        store_quantized_layers(self, store)
 
     def load_own_variables(self, store: Mapping[str, object]) -> None:
         """Quantizes sub-layers as in the file, and reads the weights of this layer."""
-        keys = list(store.keys())
-        if KEY in keys:
-            modes = json.loads(np.asarray(store[KEY], np.uint8).tobytes())
-            layers = dict(enumerate(flatten_layers(self)))
-            for number, (mode, block_size) in modes.items():
-                each = layers.get(int(number))
-                if not isinstance(each, QUANTIZABLE):
-                    raise ValueError(
-                        f"`filepath` must be of a layer like `{self.path}`; received a "
-                        f"file in which its sub-layer {number} is quantized."
-                    )
-                if _mode(each) is None:
-                    each.quantize(mode, config=_config(mode, block_size))
-        own = {key: store[key] for key in keys if key != KEY}
+        own = load_quantized_layers(self, store)
         super().load_own_variables(own)  # type: ignore[misc]
 
 

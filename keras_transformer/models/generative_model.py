@@ -4,7 +4,7 @@ import functools
 import io
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, BinaryIO, ClassVar, Self, Unpack
 
 import keras
@@ -20,14 +20,17 @@ from keras_transformer.inference.scoring import Scorer, ScoreResult
 from keras_transformer.inference.sequence_model import SequenceModel
 from keras_transformer.inference.streaming import SearchTree, Stepper
 from keras_transformer.inference.token_ids import Sequences
-from keras_transformer.layers.quantized_layers import QuantizedLayers
+from keras_transformer.layers.quantized_layers import (
+    load_quantized_layers,
+    store_quantized_layers,
+)
 from keras_transformer.models import preset_folders
 from keras_transformer.types import Options, Path
 from keras_transformer_runtime.engines.generation_options import SearchOptions
 from keras_transformer_runtime.files import written_whole
 
 
-class GenerativeModel(QuantizedLayers, SequenceModel):
+class GenerativeModel(SequenceModel):
     """Base class of models from sequences to sequences of tokens.
 
     A subclass sets the attributes, defines the call and the steps of decoding
@@ -389,6 +392,16 @@ class GenerativeModel(QuantizedLayers, SequenceModel):
             - [Garg et al., 2019](https://arxiv.org/abs/1909.02074)
         """
         return self._aligner.align(sources, targets, layer, batch_size)
+
+    def save_own_variables(self, store: MutableMapping[str, object]) -> None:
+        """Writes the own variables, and which layers are quantized."""
+        super().save_own_variables(store)  # type: ignore[misc]
+        store_quantized_layers(self, store)
+
+    def load_own_variables(self, store: Mapping[str, object]) -> None:
+        """Quantizes layers as in the file, and reads the own variables."""
+        own = load_quantized_layers(self, store)
+        super().load_own_variables(own)  # type: ignore[misc]
 
     def rematerialized_call(
         self, layer_call: Callable[..., Any], *args: Any, **kwargs: Any
