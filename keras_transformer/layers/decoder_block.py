@@ -214,7 +214,7 @@ class DecoderBlock(Block):
         *,
         padding_mask: Mask | None,  # (batch, key_length)
         attention_mask: Mask | None,
-        cache: Cache | None = None,
+        cache: Cache | None,
         training: bool | None,
         return_attention_scores: bool,
         **options: Any,
