@@ -20,7 +20,7 @@ The packages, in the order of imports; each imports only those after it:
 - `models`: `Seq2Seq`, `CausalLM`, `Ensemble` and their base classes
 - `export`: writers of SavedModel, ONNX, CTranslate2 and Marian
 - `inference`: texts and whole files decoded with a compiled search; scores and
-  alignments; the protocol of the models
+  alignments; the base class of the models
 - `dataset`: parallel text and running text as `tf.data` batches
 - `training`: schedule, loss, metrics and callbacks for `compile` and `fit`
 - `decoding`: greedy search, beam search and sampling over the steps of a model

@@ -95,11 +95,10 @@ def _as_tensor(x: Tree) -> Tensor | None:
 
 
 class _TrainingStep:
-    """Gradients and update as two graphs, the second one for all shapes of batches.
+    """Gradients and update as two graphs, the second one for all shapes of batches."""
 
-    Updates of some optimizers depend on values on the host, as with gradient
-    accumulation. They run eagerly after the graph of the gradients.
-    """
+    # Updates of some optimizers depend on values on the host, as with gradient
+    # accumulation. They run eagerly after the graph of the gradients.
 
     def __init__(
         self,

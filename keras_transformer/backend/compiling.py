@@ -165,11 +165,9 @@ def _recorded_step(
 def _record(
     body: Callable[..., Any], structure: Any, leaves: list[Any]
 ) -> Callable[..., list[Tensor]] | None:
-    """Records a step as a graph of its operations.
-
-    `torch.export` and `torch.compile`, which are public, guard against more than
-    shapes and take seconds for a step. Without `make_fx` all steps run eagerly.
-    """
+    """Records a step as a graph of its operations."""
+    # `torch.export` and `torch.compile`, which are public, guard against more than
+    # shapes and take seconds for a step. Without `make_fx` all steps run eagerly.
 
     def step(*leaves: Any) -> list[Tensor]:
         nest = keras.tree.pack_sequence_as(structure, leaves)

@@ -170,10 +170,8 @@ def _tensorflow(model: keras.Model, parts: Batch, rows: Size) -> Logs:
 
 
 def _check_one_process(micro_batches: int) -> None:
-    """Raises an error if PyTorch trains in several processes.
-
-    Keras 3.16 adds their gradients in hooks of `backward`, which do not run here.
-    """
+    """Raises an error if PyTorch trains in several processes."""
+    # Keras 3.16 adds their gradients in hooks of `backward`, which do not run here.
     if (count := count_processes()) > 1:
         raise ValueError(
             "`micro_batches` must be 1 in several processes of PyTorch, since their "

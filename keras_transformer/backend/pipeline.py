@@ -160,12 +160,11 @@ def _call_with_each(
     seeds: Values,
     rematerialize: bool,
 ) -> tuple[Tensor, Values, Values]:
-    """Calls a layer with the variables `(layers, …)` of one layer after another.
-
-    Returns the last output, the new states of the seed generators, and the losses that
-    the calls added, tensors `(layers,)`. With `rematerialize`, the gradient recomputes
-    the activations: in a loop, XLA does not merge this with the forward pass.
-    """
+    """Calls a layer with the variables `(layers, …)` of one layer after another."""
+    # The results are the last output, the new states of the seed generators, and the
+    # losses that the calls added, tensors `(layers,)`. With `rematerialize`, the
+    # gradient recomputes the activations: in a loop, XLA does not merge this with the
+    # forward pass.
     import jax
 
     own_weights, own_seeds = split_variables(layer)

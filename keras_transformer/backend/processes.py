@@ -169,11 +169,9 @@ def written_by_first_process(
 def _replaced_values(
     variables: Sequence[keras.Variable], values: Sequence[Tensor]
 ) -> Iterator[None]:
-    """Gives variables other values for a while, which may be on other devices.
-
-    `Variable.assign` moves a value to the devices of the variable, and in a
-    `keras.StatelessScope` Keras cannot save an optimizer, as it creates another one.
-    """
+    """Gives variables other values for a while, which may be on other devices."""
+    # `Variable.assign` moves a value to the devices of the variable, and in a
+    # `keras.StatelessScope` Keras cannot save an optimizer, as it creates another one.
     if not all(hasattr(variable, "_value") for variable in variables):
         with keras.StatelessScope(list(zip(variables, values, strict=True))):
             yield

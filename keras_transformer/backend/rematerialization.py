@@ -54,11 +54,10 @@ def rematerialized_call(
 
 
 class _Neutral(keras.layers.Layer):
-    """A layer without weights that accepts masks and casts neither input nor weights.
+    """A layer without weights that accepts masks, and casts no inputs or weights."""
 
-    Keras has no public function for masks and for the values of variables without
-    autocasting. Layers have access to both.
-    """
+    # Keras has no public function for masks and for the values of variables without
+    # autocasting. Layers have access to both.
 
     def __init__(self) -> None:
         super().__init__(autocast=False, name=type(self).__name__.strip("_"))
@@ -135,12 +134,10 @@ def variable_values(variables: Sequence[keras.Variable]) -> list[Tensor]:
 
 
 def _jax_remat(function: Function) -> Function:
-    """Returns the function with `jax.checkpoint` that works on CPUs too.
-
-    On CPUs XLA removes the barriers of `jax.checkpoint` and merges the recomputation
-    with the forward pass, so the activations stay in memory. Here the recomputation
-    depends on the incoming gradient.
-    """
+    """Returns the function with `jax.checkpoint` that works on CPUs too."""
+    # On CPUs XLA removes the barriers of `jax.checkpoint` and merges the recomputation
+    # with the forward pass, so the activations stay in memory. Here the recomputation
+    # depends on the incoming gradient.
     import jax
 
     @jax.custom_vjp
@@ -163,11 +160,9 @@ def _jax_remat(function: Function) -> Function:
 
 
 def _torch_remat(function: Function) -> Function:
-    """Returns the function with `keras.remat`, without PyTorch's early stop.
-
-    The early stop is an exception inside a layer. Its traceback keeps the layer's
-    tensors in memory until Python collects cycles.
-    """
+    """Returns the function with `keras.remat`, without PyTorch's early stop."""
+    # The early stop is an exception inside a layer. Its traceback keeps the layer's
+    # tensors in memory until Python collects cycles.
     from torch.utils import checkpoint
 
     def call(inputs: list[Tensor], weights: list[Tensor]) -> object:

@@ -94,13 +94,11 @@ def edited_normalization(rule: str, edits: Mapping[str, str]) -> bytes:
 
 
 def _edit_charsmap(charsmap: bytes, edits: Mapping[str, str]) -> bytes:
-    """Sets the replacements of characters in compiled rules.
-
-    The rules are the size of a trie in bytes, the trie (a double array of
-    [darts-clone](https://github.com/s-yata/darts-clone) over the bytes of UTF-8), and
-    the replacements, each followed by a zero byte. The values of the trie are their
-    positions.
-    """
+    """Sets the replacements of characters in compiled rules."""
+    # The rules are the size of a trie in bytes, the trie (a double array of
+    # https://github.com/s-yata/darts-clone over the bytes of UTF-8), and the
+    # replacements, each followed by a zero byte. The values of the trie are their
+    # positions.
     (size,) = struct.unpack_from("<I", charsmap)
     units = array.array("I", charsmap[4 : 4 + size])
     if sys.byteorder == "big":
@@ -117,14 +115,13 @@ def _edit_charsmap(charsmap: bytes, edits: Mapping[str, str]) -> bytes:
 
 
 class _DoubleArray:
-    """A trie of darts-clone to which keys are added.
+    """A trie of darts-clone to which keys are added."""
 
-    A node is a unit of 32 bits. Bits 0 to 7 are the byte that leads to it, bit 8 is set
-    if it has a value, and the others are an offset: the child of node n by byte b is at
-    `n ^ offset ^ b`, the value of n at `n ^ offset`. A unit with bit 31 is a value.
-    Nodes with equal children share them, so the children of a node are copied to a new
-    block of 256 units before they change.
-    """
+    # A node is a unit of 32 bits. Bits 0 to 7 are the byte that leads to it, bit 8 is
+    # set if it has a value, and the others are an offset: the child of node n by byte b
+    # is at `n ^ offset ^ b`, the value of n at `n ^ offset`. A unit with bit 31 is a
+    # value. Nodes with equal children share them, so the children of a node are copied
+    # to a new block of 256 units before they change.
 
     def __init__(self, units: "array.array[int]") -> None:
         self._units = units

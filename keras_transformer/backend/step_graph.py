@@ -130,10 +130,8 @@ def compile_graph(graph: TreeFunction) -> TreeFunction:
 
 
 def _place_constants(graph: Tree, tensors: list[Tree]) -> None:
-    """Makes numbers of a graph on the device of its tensors.
-
-    They are recorded as tensors on the CPU, which a CUDA graph cannot copy.
-    """
+    """Makes numbers of a graph on the device of its tensors."""
+    # They are recorded as tensors on the CPU, which a CUDA graph cannot copy.
     import torch
 
     device = next(x.device for x in tensors if x is not None)

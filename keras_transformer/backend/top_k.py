@@ -21,11 +21,9 @@ def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _torch_top_k(values: Any, k: int) -> tuple[Tensor, Tensor]:
-    """Sorts by distinct integers: the rank of the float in the high bits, then columns.
-
-    The bits of a float, read as an integer, rank like the float; those of negative
-    floats are inverted first.
-    """
+    """Sorts by distinct integers: the ranks of the floats, then their columns."""
+    # The rank is in the high bits: the bits of a float, read as an integer, rank like
+    # the float; those of negative floats are inverted first.
     import torch
 
     bits = (values.float() + 0.0).view(torch.int32)  # -0.0 becomes 0.0.

@@ -226,10 +226,9 @@ _Cell: TypeAlias = tuple[int, int]
 
 
 class _LengthGrid:
-    """A histogram of lengths, int `(pairs, 2)`, with a row per source length.
+    """A histogram of lengths, int `(pairs, 2)`, with a row per source length."""
 
-    A bucket is a cell (i, j). It holds the pairs of all cells up to row i and column j.
-    """
+    # A bucket is a cell (i, j). It holds the pairs of the cells up to row i, column j.
 
     def __init__(self, lengths: np.ndarray) -> None:
         self.limits = [_candidates(side) for side in lengths.T]

@@ -331,11 +331,8 @@ def _pieces(
 
 
 def _document_pieces(texts: Iterable[str]) -> Iterator[Piece]:
-    """Yields the lines of documents, and `None` after each document.
-
-    Raises `ValueError` for a str, each character of which would be a document, and for
-    a document that is not a str or has a lone surrogate.
-    """
+    """Yields the lines of checked documents, and `None` after each document."""
+    # Each character of a str would be a document.
     if isinstance(texts, str | bytes):
         raise ValueError(
             "`texts` must be an iterable of strings, one per document; received "

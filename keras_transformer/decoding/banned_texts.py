@@ -130,11 +130,9 @@ def _normalized(texts: Sequence[str], tokenizer: TargetTokenizer) -> list[bytes]
 def _tables(
     patterns: list[bytes], token_texts: list[bytes]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the tables of the automaton for tokens, `(states, tokens)`.
-
-    They hold the state after a token, int32, and whether a text is complete at a byte
-    of the token, boolean.
-    """
+    """Returns the tables of the automaton for tokens, `(states, tokens)`."""
+    # They hold the state after a token, int32, and whether a text is complete at a byte
+    # of the token, boolean.
     beginnings = {pattern[:n] for pattern in patterns for n in range(len(pattern))}
     states = [b"", *sorted(beginnings - {b""})]
     numbers = {state: number for number, state in enumerate(states)}

@@ -258,11 +258,9 @@ class BeamSearch:
         model: DecodingModel,
         inputs: SearchInputs,
     ) -> Candidates:
-        """Returns the best `2 * num_beams` continuations, or those of each group.
-
-        Before the limit, at most `num_beams` of them end, so that at least `num_beams`
-        continue.
-        """
+        """Returns the best `2 * num_beams` continuations, or those of each group."""
+        # Before the limit, at most `num_beams` of them end, so that at least
+        # `num_beams` continue.
         is_last = (beams.index + 1 >= inputs.limits)[:, None]
         if inputs.has_phrases:
             phrases = Phrases(inputs.phrases, model.pad_token_id)
@@ -347,13 +345,11 @@ class BeamSearch:
         return beams, parents
 
     def _mark_done(self, beams: BeamState, limits: Tensor) -> BeamState:
-        """Stops the search of each sequence whose result cannot improve.
-
-        The log-probability of an unfinished hypothesis only falls, unless a logits
-        processor can raise it, and a coverage penalty only lowers a score. Length
-        penalties are monotonic, so the divisor of the next length or that of the limit
-        is the greatest.
-        """
+        """Stops the search of each sequence whose result cannot improve."""
+        # The log-probability of an unfinished hypothesis only falls, unless a logits
+        # processor can raise it, and a coverage penalty only lowers a score. Length
+        # penalties are monotonic, so the divisor of the next length or that of the
+        # limit is the greatest.
         next_divisor = self._length_penalty(beams.index + 1)
         last_divisor = self._length_penalty(limits)
         required = max(self.num_beams * self.patience, self.num_hypotheses)

@@ -277,12 +277,10 @@ def process_logits(
 def _constraints(
     vocabulary_size: int, index: Tensor, model: DecodingModel, inputs: SearchInputs
 ) -> tuple[Tensor, Mask]:
-    """Returns upper bounds of the logits, and whether the next token is determined.
-
-    The bounds are `inf` or `-inf`, `(batch, 1, vocabulary_size)`; the mask is
-    `(batch, 1, 1)`. Each sequence gathers a row of a small table, which is faster than
-    a comparison of all token ids.
-    """
+    """Returns upper bounds of the logits, and whether the next token is determined."""
+    # The bounds are `inf` or `-inf`, `(batch, 1, vocabulary_size)`; the mask is
+    # `(batch, 1, 1)`. Each sequence gathers a row of a small table, which is faster
+    # than a comparison of all token ids.
     token_ids = np.arange(vocabulary_size)
     ends = token_ids == model.end_token_id
     real = token_ids != model.pad_token_id
@@ -316,10 +314,8 @@ def _token_at(index: Tensor, rows: TokenIds, pad_token_id: int) -> TokenIds:
 
 
 def _mark_tokens(token_ids: TokenIds, mask: Mask, vocabulary_size: int) -> Mask:
-    """Returns which tokens of the vocabulary occur where `mask` is `True`.
-
-    `(batch, num_beams, count)` becomes `(batch, num_beams, vocabulary_size)`.
-    """
+    """Returns which tokens of the vocabulary occur where `mask` is `True`."""
+    # `(batch, num_beams, count)` becomes `(batch, num_beams, vocabulary_size)`.
     batch, num_beams, count = ops.shape(token_ids)
     columns = ops.reshape(ops.where(mask, token_ids, vocabulary_size), (-1,))
     rows = ops.repeat(ops.arange(batch * num_beams, dtype="int32"), count)

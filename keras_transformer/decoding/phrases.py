@@ -204,10 +204,8 @@ def _is_repeated(parents: Tensor, tokens: TokenIds) -> Mask:
 
 
 def _bank_keys(log_probs: Tensor, missing: Tensor) -> Tensor:
-    """Returns the keys of candidates `(batch, candidates)`; see `phrase_candidates`.
-
-    `missing` are the numbers of the banks. `-inf` = no candidate.
-    """
+    """Returns the keys of candidates `(batch, candidates)`; see `phrase_candidates`."""
+    # `missing` are the numbers of the banks. `-inf` = no candidate.
     numbers = ops.arange(ops.shape(log_probs)[1], dtype="int32")
     own, others = log_probs[:, :, None], log_probs[:, None]
     is_before = ops.logical_and(ops.equal(others, own), numbers < numbers[:, None])

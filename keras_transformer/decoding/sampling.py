@@ -139,11 +139,9 @@ class Sampling(IndependentSearch):
 
 
 def _lowest_of_nucleus(probabilities: Tensor, top_p: float) -> Tensor:
-    """Returns the lowest probability in the smallest set that sums to `top_p`.
-
-    It is found bit by bit, highest first, since positive floats have the order of their
-    bits. On a CPU, XLA takes forty times as long to sort the probabilities.
-    """
+    """Returns the lowest probability in the smallest set that sums to `top_p`."""
+    # It is found bit by bit, highest first, since positive floats have the order of
+    # their bits. On a CPU, XLA takes forty times as long to sort the probabilities.
 
     def add_bit(index: Tensor, lowest: Tensor) -> Tensor:
         candidate = lowest + ops.left_shift(1, _BITS_BELOW_2 - 1 - index)

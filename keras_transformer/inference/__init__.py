@@ -1,6 +1,6 @@
 """Inference with a trained model: texts or token ids to texts, scores and alignments.
 
-- `protocols`: the protocol of the models that these modules use
+- `sequence_model`: the base class of the models that these modules use
 - `generation`: batches decoded with a compiled search
 - `streaming`: one output, token by token; the tree of a search
 - `scoring`, `alignment`: log-probabilities and alignments of given pairs

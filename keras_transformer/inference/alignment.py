@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.backend.int32_sum import int32_sum
-from keras_transformer.inference.protocols import SequenceInputs, SequenceModel
+from keras_transformer.inference.sequence_model import SequenceInputs, SequenceModel
 from keras_transformer.inference.sources import pair_batches, token_pairs
 from keras_transformer.inference.token_ids import Sequences
 from keras_transformer.types import Tensor

@@ -18,8 +18,8 @@ from keras_transformer.decoding.random_numbers import (
     key_of_array,
     key_of_tokens,
 )
-from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.request import Request
+from keras_transformer.inference.sequence_model import SequenceModel
 from keras_transformer.inference.source_arrays import Sources, without_embedding
 from keras_transformer.types import Size, TokenIds
 

@@ -160,11 +160,9 @@ _UTILITIES = {"bleu": _bleu, "chrf": _chrf}
 
 
 def _matches(ngrams: Sequence[Counter]) -> tuple[np.ndarray, np.ndarray]:
-    """Counts the n-grams that texts have in common, and those of each text.
-
-    The smaller of two counts is the number of levels that both reach, so the matches
-    of all pairs are the sum of a matrix product for each level.
-    """
+    """Counts the n-grams that texts have in common, and those of each text."""
+    # The smaller of two counts is the number of levels that both reach, so the matches
+    # of all pairs are the sum of a matrix product for each level.
     columns = {ngram: i for i, ngram in enumerate(set().union(*ngrams))}
     counts = np.zeros((len(ngrams), len(columns)), "float32")
     for row, text in enumerate(ngrams):

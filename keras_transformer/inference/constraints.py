@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from keras_transformer.inference.protocols import SequenceModel
+from keras_transformer.inference.sequence_model import SequenceModel
 from keras_transformer.inference.token_ids import (
     Rows,
     as_entries,

@@ -26,7 +26,6 @@ from keras_transformer.inference.constraints import (
     pad_phrases,
     phrase_rows,
 )
-from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.request import (
     Request,
     check_probabilities,
@@ -34,6 +33,7 @@ from keras_transformer.inference.request import (
     check_seed,
     seed_or_random,
 )
+from keras_transformer.inference.sequence_model import SequenceModel
 from keras_transformer.inference.sources import (
     SourceRows,
     batch_of_sources,
@@ -109,13 +109,7 @@ class Generator:
         if single and constraints is not None:
             constraints = [constraints]
         entries, gives_texts = self._entries(inputs)
-        if distinct_texts and not gives_texts:
-            raise ValueError(
-                "`distinct_texts` must be `False` for token ids, whose hypotheses are "
-                f"distinct; received `distinct_texts={distinct_texts}`. Pass texts."
-            )
-        if stop and (return_alignments or not gives_texts):
-            raise _stop_without_text(stop, gives_texts)
+        _check_gives_texts(gives_texts, distinct_texts, stop, return_alignments)
         rows = source_rows(self._model, entries, "inputs")
         if return_alignments and self._model.source_spec is None:
             _check_not_empty(rows)
@@ -366,12 +360,21 @@ def _check_not_empty(rows: Rows) -> None:
         )
 
 
-def _stop_without_text(stop: Sequence[str], gives_texts: bool) -> ValueError:
-    received = "`return_alignments=True`" if gives_texts else "token ids"
-    return ValueError(
-        "`stop` must be given for texts without alignments, since it cuts texts and "
-        f"not tokens; received `stop={stop!r}` and {received}. Remove one."
-    )
+def _check_gives_texts(
+    gives_texts: bool, distinct_texts: bool, stop: Sequence[str], has_alignments: bool
+) -> None:
+    """Raises `ValueError` if an option requires outputs that are texts."""
+    if distinct_texts and not gives_texts:
+        raise ValueError(
+            "`distinct_texts` must be `False` for token ids, whose hypotheses are "
+            f"distinct; received `distinct_texts={distinct_texts}`. Pass texts."
+        )
+    if stop and (has_alignments or not gives_texts):
+        received = "`return_alignments=True`" if gives_texts else "token ids"
+        raise ValueError(
+            "`stop` must be given for texts without alignments, since it cuts texts "
+            f"and not tokens; received `stop={stop!r}` and {received}. Remove one."
+        )
 
 
 def _distinct_results(

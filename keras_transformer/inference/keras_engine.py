@@ -9,7 +9,7 @@ from keras_transformer.inference.file_translation.translation import (
     model_digest,
     model_side,
 )
-from keras_transformer.inference.protocols import SequenceModel
+from keras_transformer.inference.sequence_model import SequenceModel
 from keras_transformer_runtime.engines.engine import (
     Engine,
     Hypothesis,

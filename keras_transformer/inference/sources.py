@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from keras import ops
 
-from keras_transformer.inference.protocols import SequenceInputs, SequenceModel
+from keras_transformer.inference.sequence_model import SequenceInputs, SequenceModel
 from keras_transformer.inference.source_arrays import (
     array_rows,
     numbers_by_shape,

@@ -18,7 +18,6 @@ from keras_transformer.decoding.beam_state import BeamState
 from keras_transformer.decoding.independent_search import IndependentState
 from keras_transformer.inference.batch_search import prepare_search
 from keras_transformer.inference.generation import Generator
-from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.request import (
     Request,
     check_probabilities,
@@ -26,6 +25,7 @@ from keras_transformer.inference.request import (
     check_seed,
     seed_or_random,
 )
+from keras_transformer.inference.sequence_model import SequenceModel
 from keras_transformer.inference.sources import (
     batch_of_sources,
     check_sources,
@@ -201,10 +201,8 @@ class Stepper:
 
 
 def _pieces(tokens: Iterator[int], tokenizer: "Tokenizer") -> Iterator[str]:
-    """Yields the text of each token, once its last character is complete.
-
-    The end of an output yields an incomplete character as well.
-    """
+    """Yields the text of each token, once its last character is complete."""
+    # The end of an output yields an incomplete character as well.
     token_ids: list[int] = []
     text = yielded = ""
     for token in tokens:

@@ -1,19 +1,29 @@
 """Log-probabilities of texts of any length, in windows."""
 
 from numbers import Integral
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.scoring import ScoreResult
 from keras_transformer.inference.token_ids import Rows, Sequences, token_rows
 
+if TYPE_CHECKING:
+    from keras_transformer.text import Tokenizer
 
-class LanguageModel(SequenceModel, Protocol):
-    """A decoder-only model, whose sources are prompts."""
 
+class LanguageModel(Protocol):
+    """What the scores of texts need of a decoder-only model, such as `CausalLM`."""
+
+    target_tokenizer: "Tokenizer | None"
+    max_target_length: int | None
+    pad_token_id: int
+    start_token_id: int
+    end_token_id: int
     add_start_token: bool  # whether texts begin with the start token
+
+    def score(self, sources: Any, targets: Any, batch_size: int = 64) -> ScoreResult:
+        """Scores continuations; see `GenerativeModel.score`."""
 
 
 class Windows(NamedTuple):

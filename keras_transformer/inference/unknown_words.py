@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from keras_transformer.inference.protocols import SequenceModel
+from keras_transformer.inference.sequence_model import SequenceModel
 from keras_transformer.text import WordTokenizer
 
 if TYPE_CHECKING:

@@ -85,11 +85,9 @@ def causal_lm_arguments(variables: Variables, epsilon: float | None) -> Config:
 def _shared_arguments(
     variables: Variables, epsilon: float | None, embeddings: str
 ) -> Config:
-    """Returns the arguments that `Seq2Seq` and `CausalLM` share.
-
-    They are those of the first side, with the given embeddings. The other side must
-    have the same.
-    """
+    """Returns the arguments that `Seq2Seq` and `CausalLM` share."""
+    # They are those of the first side, with the given embeddings. The other side must
+    # have the same.
     side = variables.sides[0]
     first, width = f"{side}/layer_0/", _matrix_size(variables, embeddings, -1)
     heads = _shared_int(variables, "num_heads")
@@ -256,11 +254,9 @@ def position_table(variables: Variables, side: str) -> np.ndarray:
 
 
 def _default_table(hidden_dim: int) -> np.ndarray:
-    """Returns the encodings of models without a table: float32 `(500, hidden_dim)`.
-
-    CTranslate2 counts positions from 1 and reaches the longest wavelength exactly, as
-    tensor2tensor does.
-    """
+    """Returns the encodings of models without a table: float32 `(500, hidden_dim)`."""
+    # CTranslate2 counts positions from 1 and reaches the longest wavelength exactly, as
+    # tensor2tensor does.
     half = hidden_dim // 2
     rates = np.exp(np.arange(half) * -np.log(10000) / max(half - 1, 1))
     angles = np.arange(1, DEFAULT_MAX_LENGTH + 1)[:, None] * rates
@@ -279,10 +275,7 @@ def _matrix_size(variables: Variables, name: str, axis: int) -> int:
 
 
 def _check_shape(variables: Variables, name: str, expected: tuple[int, ...]) -> None:
-    """Raises `ValueError` if a variable has another shape.
-
-    It runs before the model is built, so that the model is never larger than the file.
-    """
+    """Raises an error if a variable has another shape, before the model is built."""
     shape = variables.shape(name)
     if shape != expected:
         raise ValueError(

@@ -208,10 +208,8 @@ def _arguments(config: Config) -> Config:
 
 
 def _check_sizes(config: Config, tensors: Tensors) -> None:
-    """Raises `ValueError` if the model would be larger than the file.
-
-    It runs before the model is built. `_assign` checks the other shapes.
-    """
+    """Raises `ValueError` if the model, which is not built, is larger than the file."""
+    # `_assign` checks the other shapes.
     width = config["n_embd"]
     tensors.find(_names("wte.weight"), (config["vocab_size"], width))
     tensors.find(_names("wpe.weight"), (config["n_positions"], width))

@@ -189,10 +189,8 @@ def _open_tensors(folder: pathlib.Path) -> contextlib.AbstractContextManager[Ten
 
 
 def _check_sizes(config: Config, tensors: Tensors) -> None:
-    """Raises `ValueError` if the model would be larger than the file.
-
-    It runs before the model is built. `_assign` checks the other shapes.
-    """
+    """Raises `ValueError` if the model, which is not built, is larger than the file."""
+    # `_assign` checks the other shapes.
     width = config["d_model"]
     for side in ("encoder", "decoder"):
         prefix = f"model.{side}.layers."

@@ -1,37 +1,18 @@
 """Base class of encoder blocks and decoder blocks."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import keras
-
-from keras_transformer.layers.argument_errors import check_embedded, explains_arguments
-from keras_transformer.layers.attention.key_values import Cache
+from keras_transformer.layers.argument_errors import check_embedded
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.block_arguments import BlockArguments, deserialize_objects
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.positions.scheme import PositionScheme, copy_scheme
-from keras_transformer.layers.quantized_layers import QuantizedLayers
 from keras_transformer.layers.residual import Residual
 from keras_transformer.layers.sub_layers import known_size
-from keras_transformer.types import Config, Options, Shape, Tensor
+from keras_transformer.layers.transformer_layer import TransformerLayer
+from keras_transformer.types import Shape, Size, Tensor
 
 
-class Attended(NamedTuple):
-    """The outputs of an attention layer; `None` for scores and cache it has not."""
-
-    output: Tensor  # (batch, query_length, hidden_dim)
-    scores: Tensor | None  # (batch, num_heads, query_length, key_length)
-    cache: Cache | None
-
-    @classmethod
-    def of(cls, outputs: Any, has_scores: bool, has_cache: bool) -> "Attended":
-        """Names the outputs of `MultiHeadAttention`."""
-        output, *others = outputs if has_scores or has_cache else (outputs,)
-        scores = others.pop(0) if has_scores else None
-        return cls(output, scores, others[0] if has_cache else None)
-
-
-class Block(BlockArguments, QuantizedLayers):
+class Block(TransformerLayer):
     """Base class of `EncoderBlock`, whose arguments it has, and `DecoderBlock`."""
 
     self_attention: MultiHeadAttention
@@ -39,40 +20,6 @@ class Block(BlockArguments, QuantizedLayers):
     feed_forward: FeedForward
     feed_forward_residual: Residual
     encoding: PositionScheme | None
-
-    @explains_arguments
-    def __init__(
-        self,
-        intermediate_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        activation: Any = "relu",
-        layer_norm_epsilon: float = 1e-5,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        normalize_first: bool = False,
-        positions: PositionScheme | None = None,
-        attention_options: Options | None = None,
-        feed_forward_options: Options | None = None,
-        residual_options: Options | None = None,
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
-        self.set_block_arguments(
-            intermediate_dim=intermediate_dim,
-            num_heads=num_heads,
-            dropout=dropout,
-            activation=activation,
-            layer_norm_epsilon=layer_norm_epsilon,
-            kernel_initializer=kernel_initializer,
-            bias_initializer=bias_initializer,
-            normalize_first=normalize_first,
-            positions=positions,
-            attention_options=attention_options,
-            feed_forward_options=feed_forward_options,
-            residual_options=residual_options,
-        )
-        self.supports_masking = True
 
     def _build_self_attention(self, shape: Shape) -> MultiHeadAttention:
         check_embedded(self, shape)
@@ -139,27 +86,19 @@ class Block(BlockArguments, QuantizedLayers):
         feed_forward.build(shape)
         return feed_forward
 
-    # Traces `call`, since the outputs may include scores and caches.
-    compute_output_spec = keras.Operation.compute_output_spec
-
-    def _add_encoding(self, inputs: Tensor, positions: Tensor | None) -> Tensor:
+    def _add_encoding(
+        self, inputs: Tensor, positions: Tensor | None, start: Size | None = None
+    ) -> Tensor:
         if self.encoding is None:
             return inputs
-        return self.encoding(inputs, positions=positions)
+        start = 0 if start is None else start
+        return self.encoding(inputs, start_index=start, positions=positions)
 
     def _feed(self, x: Tensor, training: bool | None) -> Tensor:
         """Calls the feed-forward network inside its residual connection."""
         residual = self.feed_forward_residual
         outputs = self.feed_forward(residual.prepare(x), training=training)
         return residual(x, outputs, training=training)
-
-    def get_config(self) -> Config:
-        return {**super().get_config(), **self.get_block_config()}
-
-    @classmethod
-    def from_config(cls, config: Config) -> "Block":
-        """Creates the block from its configuration."""
-        return cls(**deserialize_objects(config))
 
 
 def key_dim_per_head(hidden_dim: int, num_heads: int) -> int:

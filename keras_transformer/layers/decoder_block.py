@@ -1,18 +1,24 @@
 """Decoder block: one layer of a Transformer decoder."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
 from keras_transformer.layers.argument_errors import check_embedded
 from keras_transformer.layers.attention.key_values import Cache
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.block import Attended, Block
+from keras_transformer.layers.block import Block
 from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
-from keras_transformer.layers.positions.scheme import sequence_positions
 from keras_transformer.layers.residual import Residual
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
 from keras_transformer.types import Mask, Shape, Size, Tensor
+
+
+class Attended(NamedTuple):
+    """What an attention layer returns next to its outputs, or `None`."""
+
+    scores: Tensor | None  # (batch, num_heads, query_length, key_length)
+    cache: Cache | None
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -164,66 +170,73 @@ class DecoderBlock(Block):
             cross_attention_cache,
             cross_attention_cache_update_index,
         )
-        if positions is None and self_attention_cache_update_index is not None:
-            start = self_attention_cache_update_index
-            positions = sequence_positions(decoder_sequence, start)
-        if self_attention_cache is None and cache_positions is None:
-            cache_positions = positions
-        x = self._add_encoding(decoder_sequence, positions)
-        query = self.self_attention_residual.prepare(x)
-        padding = attention_mask_from_padding(decoder_padding_mask)
-        outputs = self.self_attention(
-            query,
-            query,
+        start = self_attention_cache_update_index
+        has_cache = self_attention_cache is not None
+        x, attended = self._attend(
+            self.self_attention,
+            self.self_attention_residual,
+            self._add_encoding(decoder_sequence, positions, start),
             query_mask=mask,
             value_mask=mask,
-            attention_mask=merge_masks(decoder_attention_mask, padding),
+            padding_mask=decoder_padding_mask,
+            attention_mask=decoder_attention_mask,
             use_causal_mask=use_causal_mask,
             cache=self_attention_cache,
-            cache_update_index=self_attention_cache_update_index,
+            cache_update_index=start,
             query_positions=positions,
-            key_positions=cache_positions,
+            key_positions=cache_positions if has_cache else positions,
             training=training,
             return_attention_scores=return_attention_scores,
         )
-        has_cache = self_attention_cache is not None
-        attended = Attended.of(outputs, return_attention_scores, has_cache)
         results = {"self_attention": attended}
-        x = self.self_attention_residual(x, attended.output, training=training)
         if self.cross_attention is not None:
-            padding = attention_mask_from_padding(encoder_padding_mask)
-            attended = self._attend_to_source(
+            x, results["cross_attention"] = self._attend(
+                self.cross_attention,
+                self.cross_attention_residual,
                 x,
                 encoder_sequence,
                 query_mask=mask,
-                attention_mask=merge_masks(encoder_attention_mask, padding),
+                padding_mask=encoder_padding_mask,
+                attention_mask=encoder_attention_mask,
                 cache=cross_attention_cache,
                 cache_update_index=cross_attention_cache_update_index,
                 training=training,
                 return_attention_scores=return_attention_scores,
             )
-            results["cross_attention"] = attended
-            x = self.cross_attention_residual(x, attended.output, training=training)
         return _outputs(self._feed(x, training), results, return_attention_scores)
 
-    def _attend_to_source(
+    def _attend(
         self,
+        attention: MultiHeadAttention,
+        residual: Residual,
         x: Tensor,
-        encoder_sequence: Tensor | None,
+        source: Tensor | None = None,
+        *,
+        padding_mask: Mask | None,  # (batch, key_length)
+        attention_mask: Mask | None,
         cache: Cache | None,
+        training: bool | None,
         return_attention_scores: bool,
         **options: Any,
-    ) -> Attended:
-        assert self.cross_attention is not None
-        query = self.cross_attention_residual.prepare(x)
-        outputs = self.cross_attention(
+    ) -> tuple[Tensor, Attended]:
+        """Calls an attention layer inside its residual connection."""
+        query = residual.prepare(x)
+        padding = attention_mask_from_padding(padding_mask)
+        outputs = attention(
             query,
-            query if encoder_sequence is None else encoder_sequence,
+            query if source is None else source,
+            attention_mask=merge_masks(attention_mask, padding),
             cache=cache,
+            training=training,
             return_attention_scores=return_attention_scores,
             **options,
         )
-        return Attended.of(outputs, return_attention_scores, cache is not None)
+        extras: list[Any] = []
+        if cache is not None or return_attention_scores:
+            outputs, *extras = outputs
+        scores = extras.pop(0) if return_attention_scores else None
+        attended = Attended(scores, None if cache is None else extras[0])
+        return residual(x, outputs, training=training), attended
 
     def compute_output_shape(
         self,

@@ -3,7 +3,7 @@
 import keras
 
 from keras_transformer.layers.argument_errors import check_embedded
-from keras_transformer.layers.block import Attended, Block
+from keras_transformer.layers.block import Block
 from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
 from keras_transformer.types import Mask, Shape, Tensor
@@ -113,10 +113,10 @@ class EncoderBlock(Block):
             query_positions=positions,
             key_positions=positions,
         )
-        attended, scores, _ = Attended.of(outputs, return_attention_scores, False)
+        attended, *scores = outputs if return_attention_scores else (outputs,)
         x = self.self_attention_residual(x, attended, training=training)
         x = self._feed(x, training)
-        return x if scores is None else (x, scores)
+        return (x, *scores) if scores else x
 
     def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape

@@ -10,11 +10,10 @@ import keras
 from keras_transformer.backend.rematerialization import rematerialized_call
 from keras_transformer.layers.argument_errors import check_embedded, explains_arguments
 from keras_transformer.layers.block import Block
-from keras_transformer.layers.block_arguments import BlockArguments, deserialize_objects
 from keras_transformer.layers.positions.scheme import PositionScheme
-from keras_transformer.layers.quantized_layers import QuantizedLayers
 from keras_transformer.layers.residual import make_normalization
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
+from keras_transformer.layers.transformer_layer import TransformerLayer
 from keras_transformer.types import Config, Options, Shape, Tensor
 from keras_transformer_runtime.arguments import check_ints
 
@@ -35,7 +34,7 @@ def blocks_called_by(run: BlockRunner) -> Iterator[None]:
         _runner.reset(token)
 
 
-class Stack(BlockArguments, QuantizedLayers):
+class Stack(TransformerLayer):
     """Base class of `EncoderStack`, whose arguments it has, and `DecoderStack`."""
 
     block_class: ClassVar[type[Block]]
@@ -61,10 +60,7 @@ class Stack(BlockArguments, QuantizedLayers):
         bias_initializer: Any = "zeros",
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        check_ints(1, num_layers=num_layers)
-        self.num_layers = num_layers
-        self.set_block_arguments(
+        super().__init__(
             intermediate_dim=intermediate_dim,
             num_heads=num_heads,
             dropout=dropout,
@@ -77,9 +73,11 @@ class Stack(BlockArguments, QuantizedLayers):
             attention_options=attention_options,
             feed_forward_options=feed_forward_options,
             residual_options=residual_options,
+            **kwargs,
         )
+        check_ints(1, num_layers=num_layers)
+        self.num_layers = num_layers
         self.rematerialize = rematerialize
-        self.supports_masking = True
 
     def _build_blocks(self, *shapes: Shape | None) -> None:
         check_embedded(self, *shapes)
@@ -107,9 +105,6 @@ class Stack(BlockArguments, QuantizedLayers):
         return self.block_class(
             **arguments, dtype=self.dtype_policy, name=f"block_{layer}"
         )
-
-    # Traces `call`, since the outputs may include scores and caches.
-    compute_output_spec = keras.Operation.compute_output_spec
 
     def _call_blocks(self, x: Tensor, *inputs: Tensor, **options: Any) -> Tensor:
         """Calls the blocks one after another, without caches and scores."""
@@ -139,14 +134,8 @@ class Stack(BlockArguments, QuantizedLayers):
         return {
             **super().get_config(),
             "num_layers": self.num_layers,
-            **self.get_block_config(),
             "rematerialize": self.rematerialize,
         }
-
-    @classmethod
-    def from_config(cls, config: Config) -> "Stack":
-        """Creates the stack from its configuration."""
-        return cls(**deserialize_objects(config))
 
 
 def _design(block: Block) -> tuple[Any, ...]:

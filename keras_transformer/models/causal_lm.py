@@ -16,9 +16,9 @@ from keras_transformer.decoding.lengths import (
 )
 from keras_transformer.inference.alignment import Alignment
 from keras_transformer.inference.constraints import Constraints
-from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import ScoreResult
+from keras_transformer.inference.sequence_model import SequenceInputs
 from keras_transformer.inference.text_windows import score_texts
 from keras_transformer.inference.token_ids import Sequences
 from keras_transformer.layers import (
@@ -258,19 +258,9 @@ class CausalLM(TransformerModel):
         self.max_length = self.max_source_length = self.max_target_length = limit
         self.output_length_ratio = check_length_ratio(output_length_ratio)
         self.tokenizer = self.source_tokenizer = self.target_tokenizer = tokenizer
-        self.add_start_token = add_start_token
         sizes = find_sizes(tokenizer, tokenizer, vocabulary_size, None, None)
         self._set_vocabularies(sizes, pad_token_id, start_token_id, end_token_id)
-        if self.start_token_id == self.pad_token_id:
-            raise ValueError(
-                "`start_token_id` must not be `pad_token_id`, since an empty prompt is "
-                f"the start token; received {self.start_token_id} for both."
-            )
-        self.empty_source = (self.start_token_id,)
-        if tokenizer is not None:
-            from keras_transformer.text import PromptTokenizer
-
-            self.source_tokenizer = PromptTokenizer(tokenizer, add_start_token)
+        self._set_prompts(tokenizer, add_start_token)
         self._set_tying("all" if tie_embeddings else "none", output_bias)
         self.scale_embeddings = scale_embeddings
         self.normalize_embeddings = normalize_embeddings
@@ -294,6 +284,22 @@ class CausalLM(TransformerModel):
         )
         self._keep_block_arguments(decoder)
         self._build_layers(decoder)
+
+    def _set_prompts(
+        self, tokenizer: "Tokenizer | None", add_start_token: bool
+    ) -> None:
+        """Sets what a prompt that is a text begins with, and what an empty one is."""
+        if self.start_token_id == self.pad_token_id:
+            raise ValueError(
+                "`start_token_id` must not be `pad_token_id`, since an empty prompt is "
+                f"the start token; received {self.start_token_id} for both."
+            )
+        self.add_start_token = add_start_token
+        self.empty_source = (self.start_token_id,)
+        if tokenizer is not None:
+            from keras_transformer.text import PromptTokenizer
+
+            self.source_tokenizer = PromptTokenizer(tokenizer, add_start_token)
 
     def _build_layers(self, decoder: DecoderStack) -> None:
         self.target_embedding = self._make_embedding(

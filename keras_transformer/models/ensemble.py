@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_transformer.decoding import ModelState, OutputLength, StateAxes
 from keras_transformer.decoding.lengths import smaller
-from keras_transformer.inference.protocols import SequenceInputs
+from keras_transformer.inference.sequence_model import SequenceInputs
 from keras_transformer.inference.source_arrays import (
     ArraySpec,
     Sources,

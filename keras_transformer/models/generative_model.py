@@ -1,66 +1,42 @@
 """The base class of models: generate, stream, score, align, save and export."""
 
-import abc
 import functools
+import io
+import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
+from typing import Any, BinaryIO, ClassVar, Self, Unpack
 
 import keras
-from keras import ops
 
 from keras_transformer.backend.processes import written_by_first_process
-from keras_transformer.decoding import (
-    BeamSearch,
-    ModelState,
-    OutputLength,
-    Search,
-    StateAxes,
-)
+from keras_transformer.decoding import BeamSearch, OutputLength, Search
 from keras_transformer.decoding.generation_options import chosen_search
-from keras_transformer.decoding.lengths import (
-    DEFAULT_MAX_LENGTH,
-    default_lengths,
-    output_lengths,
-    smaller,
-)
 from keras_transformer.inference.alignment import Aligner, Alignment
 from keras_transformer.inference.constraints import Constraints
 from keras_transformer.inference.generation import Generator
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import Scorer, ScoreResult
-from keras_transformer.inference.source_arrays import (
-    ArraySpec,
-    EmbeddedSources,
-    Sources,
-)
+from keras_transformer.inference.sequence_model import SequenceModel
 from keras_transformer.inference.streaming import SearchTree, Stepper
 from keras_transformer.inference.token_ids import Sequences
-from keras_transformer.layers import padding_mask
-from keras_transformer.layers.masking import align_rows
 from keras_transformer.layers.quantized_layers import (
     load_quantized_layers,
     store_quantized_layers,
 )
 from keras_transformer.models import preset_folders
-from keras_transformer.models.saving import FileInMemory, NamelessFile
-from keras_transformer.types import Mask, Options, Path, Size, SizeT, Tensor, TokenIds
+from keras_transformer.types import Options, Path
 from keras_transformer_runtime.engines.generation_options import SearchOptions
 from keras_transformer_runtime.files import written_whole
 
-if TYPE_CHECKING:
-    from keras_transformer.text import Tokenizer
 
-
-class GenerativeModel(keras.Model):
+class GenerativeModel(SequenceModel):
     """Base class of models from sequences to sequences of tokens.
 
     A subclass sets the attributes, defines the call and the steps of decoding
-    (`start_decoding`, `decode_step`, …). It then follows the protocols
-    `keras_transformer.decoding.DecodingModel` and
-    `keras_transformer.inference.protocols.SequenceModel`: every search decodes it, and
-    every function of `keras_transformer.inference` and `keras_transformer.export`
-    takes it.
+    (`start_decoding`, `decode_step`, …). It then follows the protocol
+    `keras_transformer.decoding.DecodingModel`: every search decodes it, and every
+    function of `keras_transformer.inference` and `keras_transformer.export` takes it.
 
     Attributes:
         source_tokenizer: tokenizer of the sources, or `None`.
@@ -89,33 +65,12 @@ class GenerativeModel(keras.Model):
             tokenizers in a preset folder.
     """
 
-    source_tokenizer: "Tokenizer | None"
-    target_tokenizer: "Tokenizer | None"
-    source_vocabulary_size: int
-    target_vocabulary_size: int
-    max_source_length: int | None
-    max_target_length: int | None
-    pad_token_id: int
-    start_token_id: int
-    end_token_id: int
-    forces_end_token: bool = True
-    output_length_ratio: float = 1.0
-    default_search: Search = BeamSearch()
-    has_cross_attention: bool = True
-    returns_attention_scores: bool = False
-    empty_source: tuple[int, ...] = ()
-    length_arguments: tuple[str, str] = ("max_source_length", "max_target_length")
     presets: ClassVar[Mapping[str, Options]] = {}
     tokenizer_arguments: ClassVar[Mapping[str, str]] = {
         "tokenizer.json": "source_tokenizer",
         "source_tokenizer.json": "source_tokenizer",
         "target_tokenizer.json": "target_tokenizer",
     }
-
-    @property
-    def source_spec(self) -> ArraySpec | None:
-        """The arrays that are sources in place of token ids; `None` = token ids."""
-        return None
 
     def keep_length_ratio(self, data: object) -> None:
         """Raises `output_length_ratio` to that of a dataset.
@@ -438,143 +393,6 @@ class GenerativeModel(keras.Model):
         """
         return self._aligner.align(sources, targets, layer, batch_size)
 
-    @abc.abstractmethod
-    def start_decoding(
-        self,
-        encoder_token_ids: TokenIds,
-        num_beams: int,
-        max_length: Size,
-        return_attention: bool = False,
-    ) -> ModelState:
-        """Encodes the sources and creates the state of the first decoding step.
-
-        Args:
-            encoder_token_ids: int tensor `(batch, source_length)`, padded; or the
-                result of `prepare_sources`.
-            num_beams: int, number of hypotheses of each source.
-            max_length: int or int32 scalar tensor, number of steps that the state has
-                room for.
-            return_attention: bool, whether each step adds the attention of the newest
-                tokens to the state.
-
-        Returns:
-            A nest of tensors; with `return_attention=True` a dictionary with the key
-            `"attention"`, float32 `(batch, num_beams, source_length)`: the
-            cross-attention of the last block, a mean over its heads.
-        """
-
-    @abc.abstractmethod
-    def decode_step(
-        self, token_ids: TokenIds, index: Tensor, state: ModelState
-    ) -> tuple[Tensor, ModelState]:
-        """Computes the logits of the next tokens.
-
-        Args:
-            token_ids: int tensor `(batch, num_beams)`, the newest tokens.
-            index: int32 scalar tensor, their position; that of the start token is 0.
-            state: the state of the model.
-
-        Returns:
-            Logits `(batch, num_beams, target_vocabulary_size)` and the new state.
-        """
-
-    def state_axes(self, state: ModelState) -> object:
-        """Returns what a search may do with the state; see `DecodingModel`."""
-        return keras.tree.map_structure(lambda _: StateAxes(has_beams=True), state)
-
-    @abc.abstractmethod
-    def cross_attention(
-        self,
-        encoder_token_ids: TokenIds,
-        decoder_token_ids: TokenIds,
-        layer: int | None = None,
-    ) -> Tensor:
-        """Computes the attention of each target token to the source tokens.
-
-        Args:
-            encoder_token_ids: int tensor `(batch, source_length)`, padded.
-            decoder_token_ids: int tensor `(batch, target_length)`, the targets after
-                the start token.
-            layer: int, index of the decoder block, as in a list; see `align`.
-
-        Returns:
-            float32 tensor `(batch, target_length, source_length)`, a mean over the
-            heads.
-
-        Raises:
-            ValueError: if there is no such layer.
-        """
-
-    def prepare_sources(self, sources: Sources) -> Sources:
-        """Computes what the first steps of a search share, once.
-
-        Args:
-            sources: int array or tensor `(batch, source_length)`, padded; or arrays
-                `(batch, ...)`, if the model has a `source_spec`; or the result of this
-                method, which is returned.
-
-        Returns:
-            The sources for `source_mask` and `start_decoding`: an
-            int32 tensor, padded at the end, or the arrays with their embedding.
-        """
-        if isinstance(sources, EmbeddedSources):
-            return sources
-        if self.source_spec is not None:
-            return ops.convert_to_tensor(sources)
-        token_ids = ops.convert_to_tensor(sources, "int32")
-        return align_rows(token_ids, self.pad_token_id)[0]
-
-    def source_mask(self, sources: Sources) -> Mask:
-        """Returns which positions of the sources are real.
-
-        Args:
-            sources: int tensor `(batch, source_length)`, padded; or arrays
-                `(batch, ...)`, if the model has a `source_spec`; or the result of
-                `prepare_sources`.
-
-        Returns:
-            Boolean tensor `(batch, source_length)`.
-        """
-        sources = self.prepare_sources(sources)
-        if isinstance(sources, EmbeddedSources):
-            return sources.mask
-        return padding_mask(sources, self.pad_token_id)
-
-    def max_steps(
-        self, source_lengths: SizeT, max_length: OutputLength | None = None
-    ) -> SizeT:
-        """Returns the maximum output lengths, as `max_target_length` limits them.
-
-        Args:
-            source_lengths: int or int32 tensor, lengths of sources in tokens.
-            max_length: int or `RelativeLength`; see `generate`.
-
-        Returns:
-            int or int32 tensor, of the type and shape of `source_lengths`.
-        """
-        if max_length is None:
-            steps = default_lengths(
-                source_lengths, self.output_length_ratio, DEFAULT_MAX_LENGTH
-            )
-        else:
-            steps = output_lengths(max_length, source_lengths)
-        limit = self.max_target_length
-        return steps if limit is None else smaller(steps, limit)
-
-    def longest_output(
-        self, source_length: SizeT, max_length: OutputLength | None = None
-    ) -> SizeT:
-        """Returns the maximum output length of a batch.
-
-        Args:
-            source_length: int or int32 scalar tensor, length of the padded sources.
-            max_length: int or `RelativeLength`; see `generate`.
-
-        Returns:
-            int or int32 scalar tensor: at least `max_steps` of each source.
-        """
-        return self.max_steps(source_length, max_length)
-
     def save_own_variables(self, store: MutableMapping[str, object]) -> None:
         """Writes the own variables, and which layers are quantized."""
         super().save_own_variables(store)  # type: ignore[misc]
@@ -760,3 +578,53 @@ class GenerativeModel(keras.Model):
         from keras_transformer.export import export_model
 
         export_model(self, filepath, search, format, **options)
+
+
+class FileInMemory(io.BytesIO):
+    """A file in memory that has a path for Keras, which checks its ending.
+
+    HDF5 ends the process if it cannot write to a disk.
+    """
+
+    def __init__(self, path: str):
+        super().__init__()
+        self._path = path
+
+    def __fspath__(self) -> str:
+        return os.path.abspath(self._path)
+
+    def __str__(self) -> str:
+        return self._path
+
+
+class NamelessFile(io.RawIOBase):
+    """An open `.keras` file without a name.
+
+    If Keras knows the name and memory is scarce, it lets HDF5 write a file next to it.
+    """
+
+    def __init__(self, file: BinaryIO):
+        super().__init__()
+        self._file = file
+
+    def __str__(self) -> str:
+        return "model.keras"
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def write(self, data: Any) -> int:
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        if not self._file.closed:  # Python also flushes it when it is deleted.
+            self._file.flush()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from keras_transformer.backend.keras_internals import check_not_quantized
-from keras_transformer.layers.block_arguments import (
+from keras_transformer.layers.transformer_layer import (
     MODEL_OBJECTS,
     deserialize_objects,
 )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import keras
 from keras import ops
 
-from keras_transformer.inference.protocols import SequenceInputs
+from keras_transformer.inference.sequence_model import SequenceInputs
 from keras_transformer.inference.source_arrays import (
     ArraySpec,
     Sources,
@@ -28,6 +28,7 @@ from keras_transformer.layers.sub_layers import Initializer
 from keras_transformer.models.beam_history import add_newest
 from keras_transformer.models.transformer_model import OutputState, TransformerModel
 from keras_transformer.models.vocabularies import (
+    VocabularySizes,
     check_array_sources,
     check_length_ratio,
     check_limit,
@@ -277,21 +278,13 @@ class Seq2Seq(TransformerModel):
         self.num_layers = num_layers
         self.num_decoder_layers = num_decoder_layers or num_layers
         self.hidden_dim = hidden_dim
-        self.embeds_arrays = source_embedding is not None
-        positions = positions or PositionalEncoding()
-        if self.embeds_arrays and isinstance(positions, PositionScheme):
-            positions = None, positions
-        object.__setattr__(self, "positions", positions)  # Keras does not track it.
-        source_positions, target_positions = position_pair(positions)
+        self.scale_embeddings = scale_embeddings
+        self.normalize_embeddings = normalize_embeddings
+        self.output_length_ratio = check_length_ratio(output_length_ratio)
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer or source_tokenizer
-        given = vocabulary_size, source_vocabulary_size, target_vocabulary_size
-        if source_embedding is None:
-            sizes = find_sizes(source_tokenizer, self.target_tokenizer, *given)
-            self.max_source_length = check_limit(
-                max_source_length, source_positions, "max_source_length"
-            )
-        else:
+        self.embeds_arrays = source_embedding is not None
+        if self.embeds_arrays:
             check_array_sources(
                 source_embedding=source_embedding,
                 source_tokenizer=source_tokenizer,
@@ -299,35 +292,58 @@ class Seq2Seq(TransformerModel):
                 max_source_length=max_source_length,
                 tie_embeddings=tie_embeddings,
             )
-            sizes = find_target_size(
-                target_tokenizer, vocabulary_size, target_vocabulary_size
-            )
-            self.max_source_length = None
-        self.max_target_length = check_limit(
-            max_target_length, target_positions, "max_target_length"
+        self._set_positions(positions, max_source_length, max_target_length)
+        sizes = self._find_sizes(
+            vocabulary_size, source_vocabulary_size, target_vocabulary_size
         )
-        self.output_length_ratio = check_length_ratio(output_length_ratio)
         self._set_vocabularies(sizes, pad_token_id, start_token_id, end_token_id)
         self._set_tying(tie_embeddings, output_bias)
-        self.scale_embeddings = scale_embeddings
-        self.normalize_embeddings = normalize_embeddings
-        blocks: Options = {
-            "intermediate_dim": intermediate_dim,
-            "num_heads": num_heads,
-            "dropout": dropout,
-            "activation": activation,
-            "normalize_first": normalize_first,
-            "layer_norm_epsilon": layer_norm_epsilon,
-            "attention_options": attention_options,
-            "feed_forward_options": feed_forward_options,
-            "residual_options": residual_options,
-            "rematerialize": rematerialize,
-            "kernel_initializer": kernel_initializer,
-            "bias_initializer": bias_initializer,
-            "dtype": self.dtype_policy,
-        }
+        self._build_layers(
+            source_embedding,
+            intermediate_dim=intermediate_dim,
+            num_heads=num_heads,
+            dropout=dropout,
+            activation=activation,
+            normalize_first=normalize_first,
+            layer_norm_epsilon=layer_norm_epsilon,
+            attention_options=attention_options,
+            feed_forward_options=feed_forward_options,
+            residual_options=residual_options,
+            rematerialize=rematerialize,
+            kernel_initializer=kernel_initializer,
+            bias_initializer=bias_initializer,
+            dtype=self.dtype_policy,
+        )
+
+    def _set_positions(
+        self, positions: Positions, max_source: int | None, max_target: int | None
+    ) -> None:
+        """Sets the position schemes and the maximum lengths, which they limit."""
+        positions = positions or PositionalEncoding()
+        if self.embeds_arrays and isinstance(positions, PositionScheme):
+            positions = None, positions
+        object.__setattr__(self, "positions", positions)  # Keras does not track it.
+        source, target = position_pair(positions)
+        self.max_source_length = None
+        if not self.embeds_arrays:
+            limit = check_limit(max_source, source, "max_source_length")
+            self.max_source_length = limit
+        self.max_target_length = check_limit(max_target, target, "max_target_length")
+
+    def _find_sizes(
+        self, shared: int | None, source: int | None, target: int | None
+    ) -> VocabularySizes:
+        source_tokenizer, tokenizer = self.source_tokenizer, self.target_tokenizer
+        if self.embeds_arrays:
+            return find_target_size(tokenizer, shared, target)
+        return find_sizes(source_tokenizer, tokenizer, shared, source, target)
+
+    def _build_layers(
+        self, source_embedding: keras.layers.Layer | None, **blocks: Any
+    ) -> None:
+        source_positions, target_positions = position_pair(self.positions)
         encoder = EncoderStack(
-            num_layers,
+            self.num_layers,
             **blocks,
             positions=_unless_added(source_positions),
             name="encoder",
@@ -339,14 +355,6 @@ class Seq2Seq(TransformerModel):
             name="decoder",
         )
         self._keep_block_arguments(decoder)
-        self._build_layers(encoder, decoder, source_embedding)
-
-    def _build_layers(
-        self,
-        encoder: EncoderStack,
-        decoder: DecoderStack,
-        source_embedding: keras.layers.Layer | None,
-    ) -> None:
         self.target_embedding = self._make_embedding(
             "target", self.target_vocabulary_size
         )
@@ -355,7 +363,6 @@ class Seq2Seq(TransformerModel):
             self.source_embedding = self._make_embedding(
                 "source", self.source_vocabulary_size
             )
-        source_positions, target_positions = position_pair(self.positions)
         self.source_encoding = self._make_encoding(source_positions)
         self.target_encoding = self._make_encoding(target_positions)
         self.source_norm = self._make_embedding_norm()

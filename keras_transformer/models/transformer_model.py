@@ -8,10 +8,13 @@ from keras import ops
 
 from keras_transformer.decoding import ModelState
 from keras_transformer.layers import DecoderStack, PositionScheme
-from keras_transformer.layers.block_arguments import MODEL_OBJECTS, deserialize_objects
 from keras_transformer.layers.embedding import Embedding
 from keras_transformer.layers.positions.scheme import copy_scheme
 from keras_transformer.layers.residual import make_normalization
+from keras_transformer.layers.transformer_layer import (
+    MODEL_OBJECTS,
+    deserialize_objects,
+)
 from keras_transformer.models.beam_history import axes_of_state
 from keras_transformer.models.file_checks import check_fits_memory
 from keras_transformer.models.generative_model import GenerativeModel
@@ -94,18 +97,10 @@ class TransformerModel(GenerativeModel, TokenTrainer):
 
     def _keep_block_arguments(self, decoder: DecoderStack) -> None:
         """Sets the arguments of the blocks as attributes of the model."""
-        self.intermediate_dim = decoder.intermediate_dim
-        self.num_heads = decoder.num_heads
-        self.dropout = decoder.dropout
         self.rematerialize = decoder.rematerialize
-        self.kernel_initializer = decoder.kernel_initializer
-        self.bias_initializer = decoder.bias_initializer
-        self.activation = decoder.activation
-        self.normalize_first = decoder.normalize_first
-        self.layer_norm_epsilon = decoder.layer_norm_epsilon
-        self.attention_options = decoder.attention_options
-        self.feed_forward_options = decoder.feed_forward_options
-        self.residual_options = decoder.residual_options
+        for name, value in decoder.get_block_arguments().items():
+            if name != "positions":  # those of the model
+                setattr(self, name, value)
 
     def _make_embedding(
         self, name: str, vocabulary_size: int

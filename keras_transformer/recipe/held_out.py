@@ -71,10 +71,7 @@ def hold_out(pairs: Iterable[Pair], shares: Shares, folder: pathlib.Path) -> Par
 def _write(
     items: Iterable[Sequence[str]], parts: Parts, shares: Shares, unit: str
 ) -> None:
-    """Writes each item, a text for each file, to the files of its part.
-
-    Raises `ValueError`, and writes no file, if a part is empty.
-    """
+    """Writes each item, a text for each file, to its part, if no part stays empty."""
     counts = dict.fromkeys(parts, 0)
     with contextlib.ExitStack() as stack:
         open_files = {

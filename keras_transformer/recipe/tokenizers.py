@@ -167,10 +167,8 @@ def _train(
     text: TextStatistics,
     corpora: Sequence[Corpus],
 ) -> Tokenizer:
-    """Trains a tokenizer of a kind for sides of a text: 0 the source, 1 the target.
-
-    The plan gets the size of the vocabulary as `option`.
-    """
+    """Trains a tokenizer of a kind for sides of a text: 0 the source, 1 the target."""
+    # The plan gets the size of the vocabulary as `option`.
     has_parts = any(_has_parts((text.source, text.target)[side]) for side in sides)
     return train_tokenizer(
         plan,
@@ -224,10 +222,7 @@ def train_tokenizer(
 def _find_subwords(
     plan: Plan, kind: str, sample: Sequence[str], scale: float, occurrences: int
 ) -> tuple[SentencePieceTokenizer, str]:
-    """Trains the largest vocabulary of subwords that occur often enough.
-
-    Returns the tokenizer, and the reason for its size.
-    """
+    """Trains the largest vocabulary of frequent subwords; returns the reason too."""
     found: tuple[SentencePieceTokenizer, str] | None = None
     characters = scale * sum(map(len, sample))
     for size in reversed(VOCABULARY_SIZES):

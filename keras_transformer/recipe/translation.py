@@ -101,11 +101,9 @@ class ParallelTask(Task):
     def _evaluated_texts(
         self, model: GenerativeModel, max_length: int
     ) -> tuple[ParallelText, ParallelText]:
-        """Returns the validation and the test text.
-
-        The pairs of held-out parts that are too long are left out, as those of the
-        training text are. A warning has the number of those of the test text.
-        """
+        """Returns the validation and the test text."""
+        # The pairs of held-out parts that are too long are left out, as those of the
+        # training text are. A warning has the number of those of the test text.
         valid, test = self._valid, self._test
         if isinstance(self._plan["valid"], float):
             valid = _without_long_pairs(valid, model, max_length)

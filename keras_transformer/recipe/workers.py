@@ -64,10 +64,9 @@ def train_with_workers(recipe: Recipe, reporter: Reporter) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Output:
-    """What the processes of a run print, in a file of the folder of the run.
+    """What the processes of a run print, in a file of the folder of the run."""
 
-    Ray would mix it with its own messages.
-    """
+    # Ray would mix it with its own messages.
 
     path: pathlib.Path
     verbose: int  # of the recipe; a file has no progress bars
@@ -196,10 +195,8 @@ def _fit(
 
 
 def _interruptible(function: Callable[[], object]) -> None:
-    """Calls a function in a thread, so that Ctrl-C ends the wait for it.
-
-    In the main thread, Ray Train handles the signal itself, and ends the process.
-    """
+    """Calls a function in a thread, so that Ctrl-C ends the wait for it."""
+    # In the main thread, Ray Train handles the signal itself, and ends the process.
     future: Future[object] = Future()
 
     def call() -> None:

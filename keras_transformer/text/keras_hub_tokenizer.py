@@ -356,11 +356,9 @@ def _merged(symbols: Sequence[str], merges: Sequence[str]) -> list[str]:
 
 
 def _read(content: Config) -> keras.layers.Layer:
-    """Returns the tokenizer of KerasHub that `get_config` has described.
-
-    KerasHub reads files whose paths it finds in place of a vocabulary or of special
-    tokens, so a description from a file must not contain one.
-    """
+    """Returns the tokenizer of KerasHub that `get_config` has described."""
+    # KerasHub reads files whose paths it finds in place of a vocabulary or of special
+    # tokens, so a description from a file must not contain one.
     from keras_nlp import tokenizers
 
     kind = getattr(tokenizers, content["class_name"], None)

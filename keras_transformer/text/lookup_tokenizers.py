@@ -230,11 +230,9 @@ class ByteTokenizer(Tokenizer):
 
 
 def _lower_case(texts: tf.Tensor) -> tf.Tensor:
-    """Lower-cases texts as `str.lower` does, in every locale of the process.
-
-    `tf.strings.lower` applies the special rules of Turkish, Azeri and Lithuanian in
-    their locales. All of them begin with the capitals of `_OF_LOCALES`.
-    """
+    """Lower-cases texts as `str.lower` does, in every locale of the process."""
+    # `tf.strings.lower` applies the special rules of Turkish, Azeri and Lithuanian in
+    # their locales. All of them begin with the capitals of `_OF_LOCALES`.
     for capital in _OF_LOCALES:
         texts = tf.strings.regex_replace(texts, capital, capital.lower())
     # `tf.strings.lower` ends a text at NUL.

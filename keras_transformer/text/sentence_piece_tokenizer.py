@@ -279,10 +279,8 @@ def load_pieces(
 
 
 def _with_control_pieces(proto: bytes, tokens: Sequence[str]) -> bytes:
-    """Returns a model in which text is not converted to certain pieces.
-
-    Programs train models with special tokens as user-defined symbols.
-    """
+    """Returns a model in which text is not converted to certain pieces."""
+    # Programs train models with special tokens as user-defined symbols.
     model = parse_model(proto)
     pieces = [piece for piece in model.pieces if piece.piece in tokens]
     found = [piece for piece in pieces if piece.type == piece.USER_DEFINED]
@@ -305,11 +303,9 @@ def _is_word(symbol: object) -> bool:
 
 
 def _train_model(sample: list[str], normalization: str, options: Config) -> bytes:
-    """Trains a SentencePiece model with the special ids of this library.
-
-    `normalization` is SentencePiece's name of it, and `options` are those of its
-    trainer.
-    """
+    """Trains a SentencePiece model with the special ids of this library."""
+    # `normalization` is SentencePiece's name of it, and `options` are those of its
+    # trainer.
     if normalization.startswith("nmt_nfkc"):
         sample = normalize_lines(sample, normalization_rules(normalization))
         proto = _train_model(sample, "identity", options)

@@ -34,10 +34,7 @@ def training_lines(files: Paths | None, lines: Iterable[str] | None) -> Iterator
 
 
 def _check_not_blank(lines: Iterable[str]) -> Iterator[str]:
-    """Yields the lines.
-
-    Raises `ValueError` for a lone surrogate, or at the end if all lines are blank.
-    """
+    """Yields the lines; raises `ValueError` at the end if all of them are blank."""
     all_blank = True
     for number, line in enumerate(lines, start=1):
         if isinstance(line, str):

@@ -155,12 +155,10 @@ def in_vocabulary(targets: TokenIds, logits: Tensor) -> Mask:
 
 
 def _cross_entropy(label_smoothing: float) -> Callable[[Tensor, TokenIds], Tensor]:
-    """Returns the cross-entropy of logits and targets.
-
-    With the target distribution q, the cross-entropy is
-    logsumexp(logits) - E_q[logits], and its gradient is softmax(logits) - q. Automatic
-    differentiation would add three tensors of the size of the logits.
-    """
+    """Returns the cross-entropy of logits and targets."""
+    # With the target distribution q, the cross-entropy is logsumexp(logits) -
+    # E_q[logits], and its gradient is softmax(logits) - q. Automatic differentiation
+    # would add three tensors of the size of the logits.
 
     def value(logits: Tensor, targets: TokenIds) -> Tensor:
         expected = (1 - label_smoothing) * pick(logits, targets)

@@ -215,10 +215,7 @@ class NonFiniteLoss(DataCallback):
                 variable.assign(value)
 
     def _message(self) -> str:
-        """Returns the position of the batch, or of those of one execution, as text.
-
-        The batches are saved, too.
-        """
+        """Returns the position of the batch, or of those of one execution, as text."""
         resumed = self.params.get("first_batch", 0)
         first = self._last_finite + 1 + resumed
         last = int(self._first_non_finite) + resumed

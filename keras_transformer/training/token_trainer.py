@@ -269,10 +269,8 @@ class TokenTrainer(keras.Model):
         )
 
     def _compile_new_schedules(self) -> None:
-        """Compiles the step again if the optimizer got another schedule.
-
-        TensorFlow and JAX compile a schedule with the step.
-        """
+        """Compiles the step again if the optimizer got another schedule."""
+        # TensorFlow and JAX compile a schedule with the step.
         schedules = learning_rate_schedules(self.optimizer)
         if schedules != self._schedules:
             self.train_function = None

@@ -18,7 +18,6 @@ from keras_transformer.layers import (
     KeyValues,
     RotaryEmbedding,
 )
-from keras_transformer.layers.block_arguments import BlockArguments
 
 RNG = np.random.default_rng(67)
 LENGTH, SOURCE_LENGTH, HIDDEN_DIM, NUM_LAYERS, NUM_HEADS = 5, 7, 12, 2, 3
@@ -32,8 +31,7 @@ SOURCE_PADDING = np.arange(SOURCE_LENGTH) < [[7], [4]]
 
 STACKS = [EncoderStack, DecoderStack]
 CLASSES = [EncoderBlock, DecoderBlock, *STACKS]
-SHARED = inspect.signature(BlockArguments.set_block_arguments).parameters.values()
-SHARED = [parameter for parameter in SHARED if parameter.name != "self"]
+SHARED = inspect.signature(EncoderBlock).parameters
 
 each_class = pytest.mark.parametrize("layer_class", CLASSES)
 each_stack = pytest.mark.parametrize("stack_class", STACKS)
@@ -56,11 +54,12 @@ def built(stack_class, **arguments):
 
 
 @pytest.mark.once("torch")
-@each_class
-def test_has_the_same_defaults(layer_class):
-    given = inspect.signature(layer_class).parameters
-    for parameter in SHARED:
-        assert given[parameter.name].default == parameter.default, parameter.name
+@each_stack
+def test_stacks_have_the_defaults_of_the_blocks(stack_class):
+    given = inspect.signature(stack_class).parameters
+    assert given.keys() - SHARED == {"num_layers", "rematerialize"}
+    for name, parameter in SHARED.items():
+        assert given[name].default == parameter.default, name
 
 
 @pytest.mark.once("torch")

@@ -74,11 +74,8 @@ class BPEDropout:
         return TokenRows(token_ids[is_token], lengths)
 
     def _step(self, words: _Words, is_kept: np.ndarray) -> tuple[_Words, _Words]:
-        """Applies the first merge of each word that `is_kept`, `(symbols,)`, allows.
-
-        Returns the words after the merge, and the words without one, which are
-        complete.
-        """
+        """Applies the first merge of each word that `is_kept`, `(symbols,)`, allows."""
+        # The results are the words after the merge, and the complete words without one.
         starts = np.flatnonzero(np.diff(words.words, prepend=-1))
         lengths = np.diff(starts, append=len(is_kept))
         # The upper bits are the rank of the merge, the lower ones the symbol's index.

@@ -10,9 +10,9 @@ from keras_transformer.decoding import SearchResult
 from keras_transformer.export.saved_model.quantization import P, StoredWeights, T
 from keras_transformer.inference.alignment import BatchAlignment, align_batch
 from keras_transformer.inference.batch_search import search_batch
-from keras_transformer.inference.protocols import SequenceInputs
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import token_log_probabilities
+from keras_transformer.inference.sequence_model import SequenceInputs
 from keras_transformer.inference.token_ids import length_buckets, power_of_two
 from keras_transformer.models import GenerativeModel
 from keras_transformer.text import Tokenizer

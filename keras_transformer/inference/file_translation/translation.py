@@ -12,8 +12,8 @@ import keras
 from keras_transformer.backend.ray_connection import use_loopback
 from keras_transformer.decoding import BeamSearch, OutputLength, Search
 from keras_transformer.decoding.generation_options import chosen_search
-from keras_transformer.inference.protocols import SequenceModel
 from keras_transformer.inference.request import Request, check_request, check_seed
+from keras_transformer.inference.sequence_model import SequenceModel
 from keras_transformer.text import Tokenizer
 from keras_transformer_runtime.arguments import check_ints
 from keras_transformer_runtime.engines.engine import Hypothesis

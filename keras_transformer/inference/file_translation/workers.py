@@ -23,7 +23,7 @@ from ray.exceptions import (  # noqa: E402
 )
 
 from keras_transformer.backend.ray_connection import connection  # noqa: E402
-from keras_transformer.inference.protocols import SequenceModel  # noqa: E402
+from keras_transformer.inference.sequence_model import SequenceModel  # noqa: E402
 
 Batch: TypeAlias = list[str]
 T = TypeVar("T")
@@ -142,11 +142,9 @@ def _wait_until_loaded(actors: list[ActorHandle]) -> None:
 def _decode_in_order(
     actors: list[ActorHandle], batches: Iterable[Batch]
 ) -> Iterator[Any]:
-    """Yields the results of batches in their order, for any order in which they end.
-
-    Memory does not grow with their number: few batches after the first one that is not
-    complete are read.
-    """
+    """Yields the results of batches in their order, for any order in which they end."""
+    # Memory does not grow with their number: few batches after the first one that is
+    # not complete are read.
     free = deque(actors * RUNNING)
     running: dict[ray.ObjectRef, ActorHandle] = {}  # by their unfinished results
     results: deque[ray.ObjectRef] = deque()

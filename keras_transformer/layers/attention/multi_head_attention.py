@@ -1,5 +1,6 @@
 """Multi-head attention."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,7 +45,6 @@ from keras_transformer.layers.positions.scheme import (
     copy_scheme,
     sequence_positions,
 )
-from keras_transformer.layers.projection import Projection
 from keras_transformer.layers.quantized_layers import QuantizedLayers
 from keras_transformer.layers.sub_layers import (
     clone_weight_options,
@@ -55,6 +55,33 @@ from keras_transformer.layers.sub_layers import (
 )
 from keras_transformer.types import Config, Mask, Shape, Size, Tensor
 from keras_transformer_runtime.arguments import check_ints
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class Projection(keras.layers.EinsumDense):
+    """`keras.layers.EinsumDense` for inputs `(batch, length, …)`, as a matrix product.
+
+    All tokens are rows of one matrix, so the gradient of the kernel is a matrix product
+    as well. With the einsum, TensorFlow computes a gradient for each row of the batch
+    and adds them.
+    """
+
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        num_summed_axes = len(inputs.shape) - 2
+        output_shape = self.kernel.shape[num_summed_axes:]
+        width = math.prod(self.kernel.shape[:num_summed_axes])
+        tokens = ops.reshape(inputs, (-1, width))
+        kernel = ops.reshape(self.kernel, (width, math.prod(output_shape)))
+        output = ops.matmul(tokens, kernel)
+        if self.bias is not None:
+            output = output + ops.reshape(self.bias, (-1,))
+        if self.activation is not None:
+            output = self.activation(output)
+        return ops.reshape(output, (*ops.shape(inputs)[:2], *output_shape))
+
+    def quantize(self, *args: object, **kwargs: object) -> None:
+        # Keras does not quantize subclasses by default.
+        super().quantize(*args, **{**kwargs, "type_check": False})
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -321,11 +348,10 @@ class MultiHeadAttention(QuantizedLayers):
             "use_causal_mask": use_causal_mask,
         }
         if len(query.shape) > 3:
-            positions = query_positions, key_positions
+            check_three_axes(query.shape, cache, query_positions, key_positions)
             masks = Masks(query_mask, value_mask, key_mask, attention_mask)
-            return self._call_over_axes(
-                query, value, key, masks, cache, *positions, **options
-            )
+            inputs, axes = (query, value, key), self.attention_axes
+            return call_over_axes(self.call, inputs, masks, axes, **options)
         if cache_update_index is not None and query_positions is None:
             query_positions = sequence_positions(query, cache_update_index)
         query_heads = self._rotate(self._query_dense(query), query_positions)
@@ -336,11 +362,7 @@ class MultiHeadAttention(QuantizedLayers):
                 new = self._project(value, key, query_positions)
                 cache = update_cache(cache, *new, cache_update_index)
             key_heads, value_heads = read_cache(cache)
-        masks_cover_all_keys = cache is None or (
-            cache_update_index is not None
-            and key.shape[1] == key_heads.shape[1] is not None
-        )
-        if masks_cover_all_keys:
+        if cache is None or (cache_update_index is not None and _fills(key, key_heads)):
             padding = attention_mask_from_padding(merge_masks(value_mask, key_mask))
             attention_mask = merge_masks(attention_mask, padding)
         attended, scores = self._compute_attention(
@@ -361,27 +383,6 @@ class MultiHeadAttention(QuantizedLayers):
         outputs = tuple(result for result in results if result is not None)
         return outputs if len(outputs) > 1 else outputs[0]
 
-    def _call_over_axes(
-        self,
-        query: Tensor,
-        value: Tensor,
-        key: Tensor,
-        masks: Masks,
-        cache: Cache | None,
-        query_positions: Tensor | None,
-        key_positions: Tensor | None,
-        **options: Any,
-    ) -> Any:
-        """Calls the layer over the `attention_axes` of inputs of more than 3 axes."""
-        check_three_axes(
-            query.shape,
-            cache=cache,
-            query_positions=query_positions,
-            key_positions=key_positions,
-        )
-        inputs = query, value, key
-        return call_over_axes(self.call, inputs, masks, self.attention_axes, **options)
-
     def _compute_attention(
         self,
         query: Tensor,
@@ -395,11 +396,9 @@ class MultiHeadAttention(QuantizedLayers):
         key_positions: Tensor | None = None,
         is_self_attention: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
-        """Computes attention of the heads; a subclass may override it as in Keras.
-
-        Only the pairs inside and near the pattern are computed if that is faster, the
-        positions are 0, 1, 2, …, and scores are not requested. The outputs are equal.
-        """
+        """Computes attention of the heads; a subclass may override it as in Keras."""
+        # Only the pairs inside and near the pattern are computed if that is faster, the
+        # positions are 0, 1, 2, …, and scores are not requested. The outputs are equal.
         check_scores_available(return_attention_scores, self._flash_attention)
         dropout = self._drop if training and self.dropout > 0 else None
         flash = self._flash_attention or keras.config.is_flash_attention_enabled()
@@ -553,6 +552,11 @@ class MultiHeadAttention(QuantizedLayers):
         for name in ("pattern", "positions"):
             config[name] = deserialize(config.get(name))
         return cls(**config)
+
+
+def _fills(key: Tensor, key_heads: Tensor) -> bool:
+    """Returns whether the keys of a call are all entries of its cache."""
+    return key.shape[1] == key_heads.shape[1] is not None
 
 
 def _are_same_tokens(query: Tensor, key: Tensor) -> bool:

@@ -161,14 +161,12 @@ def _for_all_pairs(x: Tensor, pairs: tuple[Size, Size]) -> Tensor:
 def _is_fused_kernel_faster(
     query: Tensor, key: Tensor, value: Tensor, has_bias: bool
 ) -> bool:
-    """Returns whether the fused kernel is faster than matrix products and softmax.
-
-    TensorFlow has no fused kernel. JAX's kernel runs on a GPU, in half precision, with
-    `value_dim = key_dim` and, for a gradient with a mask or a bias, even lengths; it is
-    slower for 64 keys, and faster for 128 or more. PyTorch's kernel on a CPU transposes
-    the keys of the whole cache for the few queries of a decoding step. `has_bias`
-    counts a mask, which the kernel adds as a bias.
-    """
+    """Returns whether the fused kernel is faster than matrix products and softmax."""
+    # TensorFlow has no fused kernel. JAX's kernel runs on a GPU, in half precision,
+    # with `value_dim = key_dim` and, for a gradient with a mask or a bias, even
+    # lengths; it is slower for 64 keys, and faster for 128 or more. PyTorch's kernel on
+    # a CPU transposes the keys of the whole cache for the few queries of a decoding
+    # step. `has_bias` counts a mask, which the kernel adds as a bias.
     lengths = query.shape[1], key.shape[1]
     has_few = isinstance(lengths[0], int) and lengths[0] <= FEW_QUERIES
     if keras.backend.backend() == "torch":
@@ -218,10 +216,8 @@ def _zero_unattended(output: Tensor, mask: Mask | None) -> Tensor:
 
 
 def _group_queries(query: Tensor, group: int) -> Tensor:
-    """Reshapes the heads that share keys to queries of one head.
-
-    `(batch, length, heads * group, dim)` becomes `(batch, group * length, heads, dim)`.
-    """
+    """Reshapes the heads that share keys to queries of one head."""
+    # `(batch, length, heads * group, dim)` to `(batch, group * length, heads, dim)`
     batch, length, num_heads, dim = ops.shape(query)
     x = ops.reshape(query, (batch, length, num_heads // group, group, dim))
     x = ops.transpose(x, (0, 3, 1, 2, 4))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from keras_transformer.layers.attention.key_values import Cache, KeyValues
 from keras_transformer.layers.attention.patterns import AttentionPattern, LocalWindow
 from keras_transformer.layers.positions.scheme import PositionScheme, check_scheme
-from keras_transformer.types import Shape, Size
+from keras_transformer.types import Shape, Size, Tensor
 from keras_transformer_runtime.arguments import check_ints, check_rates
 
 
@@ -80,9 +80,18 @@ def check_cache(
         )
 
 
-def check_three_axes(query_shape: Shape, **arguments: object) -> None:
+def check_three_axes(
+    query_shape: Shape,
+    cache: Cache | None,
+    query_positions: Tensor | None,
+    key_positions: Tensor | None,
+) -> None:
     """Raises `ValueError` if inputs with more than three axes have an argument."""
-    for name, argument in arguments.items():
+    for name, argument in (
+        ("cache", cache),
+        ("query_positions", query_positions),
+        ("key_positions", key_positions),
+    ):
         if argument is not None:
             raise ValueError(
                 f"`{name}` must be `None` for inputs with more than three axes; "

@@ -366,12 +366,10 @@ class Checkpoints(DataCallback):
             )
 
     def _set_params(self, **changes: int) -> None:
-        """Sets the parameters of the callbacks.
-
-        `SwapEMAWeights` gets an infinite number of epochs, as it overwrites the weights
-        with their averages in the last one. A longer run could not continue from them.
-        `finalize_averages` does so after the last checkpoint.
-        """
+        """Sets the parameters of the callbacks."""
+        # `SwapEMAWeights` gets an infinite number of epochs, as it overwrites the
+        # weights with their averages in the last one. A longer run could not continue
+        # from them. `finalize_averages` does so after the last checkpoint.
         for callback in self._callbacks:
             callback.set_params({**self._fit_params, **changes})
         for swap in callback_state.swap_callbacks(self._callbacks):
@@ -464,11 +462,9 @@ class Checkpoints(DataCallback):
             self._signals.stop_if_received()
 
     def _is_cut_short(self) -> bool:
-        """Returns whether the epoch has ended before its last batch.
-
-        If the size of the data is unknown, only `EarlyStopping`, which waits for the
-        end of the epoch, is known not to cut it short.
-        """
+        """Returns whether the epoch has ended before its last batch."""
+        # If the size of the data is unknown, only `EarlyStopping`, which waits for the
+        # end of the epoch, is known not to cut it short.
         if self.params["steps"] is None:
             is_whole = callback_state.stopped_early(self._callbacks)
         else:
@@ -482,11 +478,9 @@ class Checkpoints(DataCallback):
             vars(self.model.history).update(self._resumed["history"])
 
     def _finish(self) -> str:
-        """Saves what is not saved; returns how to resume.
-
-        A signal calls it at any time, even while a step runs on the variables of the
-        model.
-        """
+        """Saves what is not saved; returns how to resume."""
+        # A signal calls it at any time, even while a step runs on the variables of the
+        # model.
         unsaved, self._unsaved = self._unsaved, None
         if unsaved is not None:
             self._files.write(*unsaved)

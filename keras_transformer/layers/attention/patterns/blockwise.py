@@ -140,11 +140,9 @@ def _split_by_remainder(x: Tensor, stride: int) -> Tensor:
 def _windows(
     x: Tensor, size: int, before: int = 0, after: int = 0, num_first: int = 0
 ) -> Tensor:
-    """Returns the windows `(batch * num_blocks, window, …)` of `(batch, length, …)`.
-
-    For each block of `size` positions, a window contains the first positions of the
-    sequence, those before the block, those of the block, and those after it.
-    """
+    """Returns the windows `(batch * num_blocks, window, …)` of `(batch, length, …)`."""
+    # For each block of `size` positions, a window contains the first positions of the
+    # sequence, those before the block, those of the block, and those after it.
     batch, length, *dims = ops.shape(x)
     num_blocks = _ceil_div(length, size)
     parts = []

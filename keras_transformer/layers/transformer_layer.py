@@ -1,13 +1,15 @@
-"""Arguments of Transformer blocks that blocks and stacks share."""
+"""Base class of blocks and stacks: the arguments of a Transformer block."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import keras
 
 from keras_transformer.distribution import check_model_sizes
 from keras_transformer.layers.activations import get_activation
+from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.positions.scheme import PositionScheme, keep_untracked
+from keras_transformer.layers.quantized_layers import QuantizedLayers
 from keras_transformer.layers.sub_layers import serialize_weight_options
 from keras_transformer.types import Config, Options
 from keras_transformer_runtime.arguments import check_ints, check_positive, check_rates
@@ -23,11 +25,10 @@ OBJECTS = (
 MODEL_OBJECTS = (*OBJECTS, "source_embedding")
 
 
-class BlockArguments:
-    """Arguments of a Transformer block: checks, defaults and configuration.
+class TransformerLayer(QuantizedLayers):
+    """Base class of blocks and stacks: checks, defaults and configuration.
 
-    Blocks and stacks have this base class next to `keras.layers.Layer`. Their
-    constructors call `set_block_arguments` after `super().__init__`.
+    The arguments are those of `EncoderBlock`. Each is an attribute of the same name.
     """
 
     intermediate_dim: int  # width of the feed-forward networks (d_ff)
@@ -43,9 +44,9 @@ class BlockArguments:
     feed_forward_options: Options  # further arguments of each `FeedForward`
     residual_options: Options  # further arguments of each `Residual`
 
-    def set_block_arguments(
+    @explains_arguments
+    def __init__(
         self,
-        *,
         intermediate_dim: int,
         num_heads: int,
         dropout: float = 0.0,
@@ -58,29 +59,9 @@ class BlockArguments:
         attention_options: Options | None = None,
         feed_forward_options: Options | None = None,
         residual_options: Options | None = None,
-    ) -> None:
-        """Checks the arguments and sets the attributes of the same names.
-
-        Args:
-            intermediate_dim: int, 1 or more.
-            num_heads: int, 1 or more.
-            dropout: float in [0, 1).
-            activation: function, or name of a Keras activation.
-            layer_norm_epsilon: float, finite and above 0.
-            kernel_initializer: initializer, or its name or configuration.
-            bias_initializer: initializer, or its name or configuration.
-            normalize_first: bool.
-            positions: `PositionScheme` or `None`.
-            attention_options: dictionary without `"positions"`, or `None`.
-            feed_forward_options: dictionary or `None`.
-            residual_options: dictionary or `None`.
-
-        Raises:
-            ValueError: if a size, a rate or the epsilon is out of range, if
-                `attention_options` contains `"positions"`, or if the devices of
-                `distribute` cannot share the weights.
-            TypeError: if `positions` is not a `PositionScheme`.
-        """
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
         check_ints(1, intermediate_dim=intermediate_dim, num_heads=num_heads)
         check_model_sizes(intermediate_dim=intermediate_dim, num_heads=num_heads)
         check_rates(dropout=dropout)
@@ -103,6 +84,10 @@ class BlockArguments:
         self.attention_options = attention_options or {}
         self.feed_forward_options = feed_forward_options or {}
         self.residual_options = residual_options or {}
+        self.supports_masking = True
+
+    # Traces `call`, since the outputs may include scores and caches.
+    compute_output_spec = keras.Operation.compute_output_spec
 
     def get_block_arguments(self) -> dict[str, Any]:
         """Returns the arguments by name, for the constructor of a block or stack."""
@@ -126,18 +111,21 @@ class BlockArguments:
 
     def get_block_config(self) -> Config:
         """Returns the arguments by name, serialized for `get_config`."""
+        serialize = keras.saving.serialize_keras_object
         return {
             **self.get_block_arguments(),
             "activation": keras.activations.serialize(self.activation),
             **serialize_weight_options(**self.get_initializers()),
-            **serialize_objects(self),
+            **{name: serialize(getattr(self, name)) for name in OBJECTS},
         }
 
+    def get_config(self) -> Config:
+        return {**super().get_config(), **self.get_block_config()}
 
-def serialize_objects(layer: BlockArguments) -> Config:
-    """Serializes the arguments that may hold layers and patterns, by name."""
-    serialize = keras.saving.serialize_keras_object
-    return {name: serialize(getattr(layer, name)) for name in OBJECTS}
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """Creates the layer from its configuration."""
+        return cls(**deserialize_objects(config))
 
 
 def deserialize_objects(config: Config, names: Sequence[str] = OBJECTS) -> Config:
