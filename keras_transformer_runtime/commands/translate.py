@@ -110,6 +110,7 @@ Overwrite = Annotated[
 @app.command("translate")
 @exits_on_interrupt
 def translate_command(
+    context: typer.Context,
     model: EngineModelPath,
     source: Source = DASH,
     target: Target = DASH,
@@ -159,6 +160,7 @@ def translate_command(
     }
     _check_paths(source, target, workers, overwrite)
     opened = open_engine(
+        context,
         model,
         engine,
         given,

@@ -165,8 +165,9 @@ class CTranslate2Engine(Engine):
     def refusal(self, options: GenerationOptions, prefix: bool = False) -> str | None:
         if options.samples and options.seed is not None:
             return (
-                "`seed` must be `None` with CTranslate2, whose random numbers depend "
-                f"on the other texts of a batch; received `seed={options.seed}`. "
+                "`seed` must not be given with CTranslate2, whose random numbers "
+                "depend on the other texts of a batch; received "
+                f"`seed={options.seed}`. "
                 "Remove it, or use another engine."
             )
         if options.num_beam_groups > 1:

@@ -65,9 +65,14 @@ def test_a_run_is_decoded_with_ctranslate2(model, run):
     [
         (
             ["--temperature", 1e-5, "--seed", 1],
-            "`seed` must be `None` with CTranslate2",
+            "`--seed` must not be given with CTranslate2, whose random numbers depend "
+            "on the other texts of a batch; received `--seed 1`. ",
         ),
-        (["--num-beam-groups", 2, "--diversity-penalty", 1], "`num_beam_groups` must"),
+        (
+            ["--num-beam-groups", 2, "--diversity-penalty", 1],
+            "`--num-beam-groups` must be 1 with CTranslate2; received "
+            "`--num-beam-groups 2`. ",
+        ),
         (["--workers", 2], None),
     ],
 )
@@ -84,7 +89,7 @@ def test_a_dictionary_requires_keras(run, tmp_path):
     (tmp_path / "terms.tsv").write_text("abc\tZY\n")
     options = ["--dictionary", tmp_path / "terms.tsv"]
     found, told, _ = translate(run, *options)
-    assert told == "Engine: Keras. `dictionary` requires it.\n" and "ZY" in found[0]
+    assert told == "Engine: Keras. `--dictionary` requires it.\n" and "ZY" in found[0]
     message = failure(run / "ctranslate2", *options)
     assert message.startswith("`dictionary` requires the engine Keras; received ")
     message = failure(run, "--engine", "ctranslate2", *options)

@@ -240,7 +240,7 @@ def test_sampling(engine):
 @pytest.mark.parametrize(
     "given, words",
     [
-        ({"temperature": 0.5, "seed": 1}, "`seed` must be `None` with CTranslate2"),
+        ({"temperature": 0.5, "seed": 1}, "`seed` must not be given with CTranslate2"),
         ({"num_beams": 4, "num_beam_groups": 2}, "`num_beam_groups` must be 1"),
     ],
 )
