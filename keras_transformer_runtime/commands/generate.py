@@ -119,7 +119,7 @@ def generate_command(
         "length_penalty": length_penalty,
         "repetition_penalty": repetition_penalty,
         "no_repeat_ngram_size": no_repeat_ngram_size,
-        "stop": tuple(stop or ()),
+        "stop": stop or None,
     }
     opened = open_engine(context, model, engine, given, verbose=not quiet)
     if not opened.is_language_model:

@@ -156,7 +156,7 @@ def translate_command(
         "seed": seed,
         "min_length": min_length,
         "max_length": max_length,
-        "stop": tuple(stop or ()),
+        "stop": stop or None,
     }
     _check_paths(source, target, workers, overwrite)
     opened = open_engine(

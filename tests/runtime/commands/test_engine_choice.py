@@ -96,6 +96,25 @@ def test_a_dictionary_requires_keras(run, tmp_path):
     assert message.startswith("`dictionary` requires the engine Keras; received ")
 
 
+def test_a_recorded_stop(tmp_path):
+    model = model_of(seed=12, max_target_length=7)
+    model.save(tmp_path / "model.keras")
+    wholes = model.generate(TEXTS, GreedySearch())
+    assert "UW" in wholes[2]
+    paths = [str(tmp_path / name) for name in ("model.keras", "1")]
+    options = ["--format", "ctranslate2", *GREEDY, "--stop", "UW", "--stop", "never"]
+    result = CliRunner().invoke(make_app(), ["export", *paths, *options])
+    assert result.exit_code == 0, result.output
+    found, *_ = translate(paths[1])
+    assert found == [whole.partition("UW")[0] for whole in wholes]
+    found, *_ = translate(paths[1], "--stop", "WW")
+    assert found == [whole.partition("WW")[0] for whole in wholes]
+    options = ["--format", "onnx", "--stop", "UW"]
+    result = CliRunner().invoke(make_app(), ["export", *paths, *options])
+    expected = "--stop is for --format saved_model or ctranslate2"
+    assert expected in unwrapped(result.output)
+
+
 def test_a_gpu_selects_keras(run, monkeypatch):
     monkeypatch.setattr(ctranslate2, "get_cuda_device_count", lambda: 1)
     keras = model_of(seed=2).generate(TEXTS, GreedySearch())

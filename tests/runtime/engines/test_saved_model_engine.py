@@ -6,6 +6,7 @@ import sys
 import marian_folders
 import numpy as np
 import pytest
+import tensorflow as tf
 from ctranslate2_designs import causal_model_of, model_of
 
 from keras_transformer import BeamSearch, GreedySearch, Sampling
@@ -141,6 +142,25 @@ def test_a_search_without_options_has_no_description(model, tmp_path):
     model.export(tmp_path / "1", search, check_texts=["abc"])
     with pytest.raises(ValueError, match=f"must contain {FILE}"):
         SavedModelEngine.load(tmp_path / "1")
+    with pytest.raises(ValueError, match="received `patience=2.0`"):
+        model.export(tmp_path / "2", search, stop=["V"])
+    assert not (tmp_path / "2").exists()
+
+
+def test_a_recorded_stop(tmp_path):
+    model = model_of(seed=12, max_target_length=7)
+    whole = model.generate("feed", num_beams=1)
+    assert "UW" in whole
+    model.export(tmp_path / "1", GreedySearch(), check_texts=["feed"], stop=["UW"])
+    engine = SavedModelEngine.load(tmp_path / "1")
+    [[cut]] = engine.generate(["feed"], engine.options)
+    assert cut.text == whole.partition("UW")[0] and not cut.truncated
+    [[found]] = engine.generate(["feed"], engine.options.with_given(stop=()))
+    assert found.text == whole and found.truncated
+    serve = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
+    assert serve(text=tf.constant(["feed"]))["text"][0] == whole.encode()
+    card = (tmp_path / "1" / "README.md").read_text("utf-8")
+    assert "| stop, in the commands | 'UW' |" in card
 
 
 def test_this_library_is_not_imported(folder):
