@@ -85,6 +85,14 @@ Distinct = Annotated[
         "--distinct", help="Write each text of a line once, with --num-hypotheses."
     ),
 ]
+Align = Annotated[
+    bool,
+    typer.Option(
+        "--align",
+        help="Write after each text the pairs of aligned words of line and text, such "
+        "as ||| 0-0 1-2.",
+    ),
+]
 Dictionary = Annotated[
     pathlib.Path | None,
     typer.Option(
@@ -119,6 +127,7 @@ def translate_command(
     length_penalty: LengthPenalty = None,
     num_hypotheses: NumHypotheses = None,
     distinct: Distinct = False,
+    align: Align = False,
     num_beam_groups: NumBeamGroups = None,
     diversity_penalty: DiversityPenalty = None,
     repetition_penalty: RepetitionPenalty = None,
@@ -169,6 +178,8 @@ def translate_command(
         many_texts=source != DASH,
         verbose=not quiet,
     )
+    if align:
+        opened.check_aligns()
     options = _options(opened, given)
     if opened.name == "keras":
         translator = _keras_translator(
@@ -193,6 +204,9 @@ def translate_command(
             batch_size=batch_size,
             n_best=num_hypotheses is not None,
             distinct_texts=distinct,
+            align=functools.partial(opened.align, batch_size=batch_size)
+            if align
+            else None,
             too_long=too_long.value,
             verbose=int(has_bar),
         )

@@ -142,6 +142,8 @@ def export_saved_model(
       alignment as in an `Alignment`: `attention`, float32
       `(batch, target_length, source_length)`, and `positions`, int32
       `(batch, target_length)`.
+    - `align`, likewise: `source` and `target`, strings `(batch,)`. It returns
+      `source_tokens`, `tokens`, `attention` and `positions` of the given pairs.
     - `attention_scores`, only of models that return attention scores, such as a
       `Seq2Seq`: `text`. It returns `text`, `score`, `source_tokens` and `tokens` as
       `attention` does, and `attention_scores`, float32

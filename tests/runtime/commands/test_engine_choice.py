@@ -163,3 +163,20 @@ print(*sorted({{"keras", "keras_transformer", "tensorflow"}} & sys.modules.keys(
     found = subprocess.run(process, capture_output=True, text=True, check=True)
     *written, loaded = found.stdout.split("\n")[:-1]
     assert written and loaded == ""
+
+
+def test_aligned_words(tmp_path):
+    model = model_of(seed=12, max_target_length=7)
+    model.export(tmp_path / "1", format="ctranslate2", check_texts=TEXTS)
+    options = ["--num-beams", 3, "--length-penalty", 0]
+    model.save(tmp_path / "model.keras")
+    for path in (tmp_path / "1", tmp_path / "model.keras"):
+        texts, *_ = translate(path, *options)
+        assert texts[0] and texts[2] and not texts[1]
+        found, *_ = translate(path, *options, "--align")
+        assert found == [f"{texts[0]} ||| 0-0", " ||| ", f"{texts[2]} ||| 0-0"]
+    several = [*options, "--num-hypotheses", 2]
+    lines, *_ = translate(path, *several)
+    found, *_ = translate(path, *several, "--align")
+    ends = [" ||| " if "|||  |||" in line else " ||| 0-0" for line in lines]
+    assert found == [line + end for line, end in zip(lines, ends, strict=True)]
