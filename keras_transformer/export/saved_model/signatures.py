@@ -276,10 +276,8 @@ class Signatures(SearchFunctions):
         )
         target = check_same_batch(target, "target", source, "source")
         tokens = self._checked_tokens(self.target_tokenizer, target, "target", "target")
-        source_ids, target_ids = (
-            self._pad(sources, "source"),
-            self._pad(tokens, "target"),
-        )
+        source_ids = self._pad(sources, "source")
+        target_ids = self._pad(tokens, "target")
         aligned = self._align(source_ids, self._shift(target_ids))
         batch, length = tf.unstack(tokens.bounding_shape())
         width = sources.bounding_shape()[1]
