@@ -144,8 +144,8 @@ def test_ctranslate2_page_runs(toy_text, capsys):
     save_toy_language_model()
     run_page("docs/ctranslate2.md", leave_out="openai-community")
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 8
-    assert lines[5].startswith("a man sees") and lines[6].startswith("two")
+    assert len(lines) == 9
+    assert lines[6].startswith("a man sees") and lines[7].startswith("two")
 
 
 def test_saved_model_page_runs(toy_text, capsys):

@@ -4,6 +4,9 @@ import pathlib
 
 import pytest
 import tensorflow as tf
+from typer.testing import CliRunner
+
+from keras_transformer_runtime.command import make_app
 
 pytestmark = pytest.mark.once
 
@@ -18,6 +21,13 @@ def test_pronunciations():
     assert outputs["text"].numpy().tolist() == expected
     assert outputs["score"].numpy()[1] == 0
     assert (outputs["score"].numpy()[::2] < 0).all()
+
+
+@pytest.mark.slow
+def test_the_command_translate():
+    arguments, lines = ["translate", str(FOLDER.parent)], "knight\n\nattention\n"
+    result = CliRunner().invoke(make_app(), arguments, input=lines)
+    assert result.stdout == "N AY T\n\nAH T EH N SH AH N\n" and not result.stderr
 
 
 def test_the_size_is_limited():

@@ -82,7 +82,12 @@ def _encoder_decoder_spec(
     )
     spec = transformer_spec.TransformerSpec(
         transformer_spec.TransformerEncoderSpec(model.num_layers, **source),
-        transformer_spec.TransformerDecoderSpec(model.num_decoder_layers, **target),
+        transformer_spec.TransformerDecoderSpec(
+            model.num_decoder_layers,
+            **target,
+            alignment_layer=max(model.num_decoder_layers - 2, 0),  # as in `align`
+            alignment_heads=0,  # the mean of all
+        ),
     )
     targets = _target_tokens(model)
     spec.config.add_source_eos = True

@@ -4,6 +4,8 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import final
 
+import numpy as np
+
 from keras_transformer.decoding.generation_options import options_of, search_of
 from keras_transformer.inference.file_translation.translation import (
     model_digest,
@@ -125,6 +127,12 @@ class KerasEngine(Engine):
             TokenScores([tokens[id] for id in row], values.tolist())
             for row, values in zip(rows, result.token_scores, strict=True)
         ]
+
+    def _positions(
+        self, sources: list[str], targets: list[str], batch_size: int
+    ) -> list[np.ndarray]:
+        found = self.model.align(sources, targets, batch_size=batch_size)
+        return [each.positions[:-1] for each in found]  # without the end token
 
     def digest(self) -> str:
         return model_digest(self.model)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from keras_transformer_runtime.commands.messages import print_message
 from keras_transformer_runtime.engines.engine import Engine
 from keras_transformer_runtime.engines.generation_options import GivenOptions
 from keras_transformer_runtime.engines.model_description import FILE
@@ -36,6 +37,7 @@ EngineOption = Annotated[
 
 
 def open_engine(
+    context: typer.Context,
     path: pathlib.Path,
     name: EngineName,
     given: GivenOptions,
@@ -48,6 +50,7 @@ def open_engine(
     """Opens a model with an engine, and says which one was chosen for a run.
 
     Args:
+        context: the context of the command, for the names of its options.
         path: a `.keras` file, or the folder of a run, a preset, a SavedModel or a
             model of CTranslate2.
         name: the engine.
@@ -79,9 +82,11 @@ def open_engine(
         engine = _load("ctranslate2", folders["ctranslate2"], many_texts)
         reason = engine.refusal(engine.options.with_given(**given), prefix)
         if reason is None:
-            _say(f"Engine: CTranslate2, {folders['ctranslate2']}", verbose)
+            if verbose:
+                typer.echo(f"Engine: CTranslate2, {engine.path}", err=True)
             return engine
-    _say(f"Engine: Keras. {reason}", verbose)
+    if verbose:
+        print_message(context, f"Engine: Keras. {reason}")
     return _load("keras", folders["keras"], many_texts)
 
 
@@ -178,8 +183,3 @@ def _missing(path: pathlib.Path, name: EngineName, found: list[str]) -> str:
             f"{name.value}"
         )
     return f"{path} must have a model for `engine={name.value}`; it has none. {remedy}"
-
-
-def _say(line: str, verbose: bool) -> None:
-    if verbose:
-        typer.echo(line, err=True)

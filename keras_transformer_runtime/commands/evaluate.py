@@ -102,6 +102,7 @@ Stride = Annotated[
 @app.command("evaluate")
 @exits_on_interrupt
 def evaluate_command(
+    command: typer.Context,
     model: EngineModelPath,
     source: Source,
     references: References = None,
@@ -130,7 +131,7 @@ def evaluate_command(
         "length_penalty": length_penalty,
         "max_length": max_length,
     }
-    opened = open_engine(model, engine, given, many_texts=True)
+    opened = open_engine(command, model, engine, given, many_texts=True)
     of_running_text = {"documents": documents, "context": context, "stride": stride}
     if not opened.is_language_model:
         _refuse(of_running_text, "language models", f"{model}, which translates")
@@ -161,7 +162,7 @@ def evaluate_command(
                 f"`engine={opened.name}`. Give a run or a .keras file."
             )
         typer.echo("Engine: Keras, for the perplexity of running text", err=True)
-        opened = open_engine(model, EngineName.keras, {})
+        opened = open_engine(command, model, EngineName.keras, {})
     kind = documents_of_run(model) or "file" if documents is None else documents
     _evaluate_running_text(opened, source, kind, context, stride, batch_size)
 

@@ -14,7 +14,11 @@ from keras_transformer_runtime.commands.engine_choice import (
     EngineOption,
     open_engine,
 )
-from keras_transformer_runtime.commands.messages import Terminated, exits_on_interrupt
+from keras_transformer_runtime.commands.messages import (
+    Terminated,
+    exits_on_interrupt,
+    print_message,
+)
 from keras_transformer_runtime.commands.parameters import (
     BatchSize,
     EngineModelPath,
@@ -77,6 +81,7 @@ IncludePrompt = Annotated[bool, typer.Option(help="Begin each text with its prom
 @app.command("generate")
 @exits_on_interrupt
 def generate_command(
+    context: typer.Context,
     model: EngineModelPath,
     prompt: Prompt = None,
     engine: EngineOption = EngineName.auto,
@@ -114,9 +119,9 @@ def generate_command(
         "length_penalty": length_penalty,
         "repetition_penalty": repetition_penalty,
         "no_repeat_ngram_size": no_repeat_ngram_size,
-        "stop": tuple(stop or ()),
+        "stop": stop or None,
     }
-    opened = open_engine(model, engine, given, verbose=not quiet)
+    opened = open_engine(context, model, engine, given, verbose=not quiet)
     if not opened.is_language_model:
         raise ValueError(
             f"`model` must be a language model; {model} translates texts. Use the "
@@ -131,7 +136,7 @@ def generate_command(
             "Type a prompt and press Enter; Ctrl-C stops a text, Ctrl-D ends.", err=True
         )
         for line in _typed_prompts():
-            _continue_typed(line, writer)
+            _continue_typed(line, writer, context)
     else:
         for prompts in _piped_prompts(opened):
             writer.write(prompts)
@@ -215,7 +220,7 @@ def _typed_prompts() -> Iterator[str]:
             return
 
 
-def _continue_typed(prompt: str, writer: _Writer) -> None:
+def _continue_typed(prompt: str, writer: _Writer, context: typer.Context) -> None:
     """Writes the text of a typed prompt; an error or Ctrl-C ends only this text."""
     try:
         writer.write([prompt])
@@ -224,7 +229,7 @@ def _continue_typed(prompt: str, writer: _Writer) -> None:
     except KeyboardInterrupt:
         typer.echo()
     except ValueError as error:
-        typer.echo(f"error: {error}", err=True)
+        print_message(context, f"error: {error}")
 
 
 def _piped_prompts(engine: Engine) -> Iterator[list[str]]:

@@ -101,6 +101,11 @@ def prints_warnings(print_message: Callable[[str, str], None]) -> Iterator[None]
         yield
 
 
+def print_message(context: typer.Context, text: str) -> None:
+    """Prints a message of the library on standard error, while a command runs."""
+    typer.echo(with_option_names(text, context.command.params), err=True)
+
+
 def with_option_names(text: str, parameters: Sequence[Parameter]) -> str:
     """Replaces arguments of the library in a message by options of a command."""
     by_name = {parameter.name: parameter for parameter in parameters}

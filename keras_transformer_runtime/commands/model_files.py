@@ -16,6 +16,7 @@ from keras_transformer_runtime.commands.parameters import (
     NoRepeatNGramSize,
     NumBeams,
     RepetitionPenalty,
+    Stop,
     Temperature,
     TopK,
     TopP,
@@ -43,9 +44,9 @@ class Format(enum.StrEnum):
 # The options of each format, those of the function that writes it.
 OPTIONS = {
     Format.saved_model: (
-        *("quantization", "card", "constraints", "max_length", "min_length"),
+        *("quantization", "card", "constraints", "max_length", "min_length", "stop"),
     ),
-    Format.ctranslate2: ("quantization", "max_length", "min_length"),
+    Format.ctranslate2: ("quantization", "max_length", "min_length", "stop"),
     Format.onnx: (),
     Format.marian: (),
 }
@@ -72,6 +73,7 @@ def export_command(
     top_p: TopP = None,
     min_length: MinLength = None,
     max_length: MaxLength = None,
+    stop: Stop = None,
     quantization: Annotated[
         str | None, typer.Option(help="Data type of the weights: int8, float16, …")
     ] = None,
@@ -105,16 +107,15 @@ def export_command(
         "top_k": top_k,
         "top_p": top_p,
     }
-    options: dict[str, object] = {}
-    for name, length in (("max_length", max_length), ("min_length", min_length)):
-        if length is not None:
-            options[name] = length
-    if quantization is not None:
-        options["quantization"] = quantization
-    if card:
-        options["card"] = parse_card(card)
-    if constraints:
-        options["constraints"] = True
+    written: dict[str, object] = {
+        "max_length": max_length,
+        "min_length": min_length,
+        "stop": stop or None,
+        "quantization": quantization,
+        "card": parse_card(card) if card else None,
+        "constraints": constraints or None,
+    }
+    options = {name: value for name, value in written.items() if value is not None}
     _check_options(format, options)
     find_model(model)
     check_new_folder(folder)

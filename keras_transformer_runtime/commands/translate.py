@@ -85,6 +85,14 @@ Distinct = Annotated[
         "--distinct", help="Write each text of a line once, with --num-hypotheses."
     ),
 ]
+Align = Annotated[
+    bool,
+    typer.Option(
+        "--align",
+        help="Write after each text the pairs of aligned words of line and text, such "
+        "as ||| 0-0 1-2.",
+    ),
+]
 Dictionary = Annotated[
     pathlib.Path | None,
     typer.Option(
@@ -110,6 +118,7 @@ Overwrite = Annotated[
 @app.command("translate")
 @exits_on_interrupt
 def translate_command(
+    context: typer.Context,
     model: EngineModelPath,
     source: Source = DASH,
     target: Target = DASH,
@@ -118,6 +127,7 @@ def translate_command(
     length_penalty: LengthPenalty = None,
     num_hypotheses: NumHypotheses = None,
     distinct: Distinct = False,
+    align: Align = False,
     num_beam_groups: NumBeamGroups = None,
     diversity_penalty: DiversityPenalty = None,
     repetition_penalty: RepetitionPenalty = None,
@@ -155,10 +165,11 @@ def translate_command(
         "seed": seed,
         "min_length": min_length,
         "max_length": max_length,
-        "stop": tuple(stop or ()),
+        "stop": stop or None,
     }
     _check_paths(source, target, workers, overwrite)
     opened = open_engine(
+        context,
         model,
         engine,
         given,
@@ -167,6 +178,8 @@ def translate_command(
         many_texts=source != DASH,
         verbose=not quiet,
     )
+    if align:
+        opened.check_aligns()
     options = _options(opened, given)
     if opened.name == "keras":
         translator = _keras_translator(
@@ -191,6 +204,9 @@ def translate_command(
             batch_size=batch_size,
             n_best=num_hypotheses is not None,
             distinct_texts=distinct,
+            align=functools.partial(opened.align, batch_size=batch_size)
+            if align
+            else None,
             too_long=too_long.value,
             verbose=int(has_bar),
         )

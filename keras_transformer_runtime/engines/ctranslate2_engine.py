@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 import ctranslate2
+import numpy as np
 
 from keras_transformer_runtime.arguments import check_unicode
 from keras_transformer_runtime.engines.engine import (
@@ -176,8 +177,9 @@ class CTranslate2Engine(Engine):
     def refusal(self, options: GenerationOptions, prefix: bool = False) -> str | None:
         if options.samples and options.seed is not None:
             return (
-                "`seed` must be `None` with CTranslate2, whose random numbers depend "
-                f"on the other texts of a batch; received `seed={options.seed}`. "
+                "`seed` must not be given with CTranslate2, whose random numbers "
+                "depend on the other texts of a batch; received "
+                f"`seed={options.seed}`. "
                 "Remove it, or use another engine."
             )
         if options.num_beam_groups > 1:
@@ -565,6 +567,27 @@ class _Translator(CTranslate2Engine):
             if step.token != self._end and step.step < batch.limits[0] - 1:
                 yield self._id(step.token)
 
+    def _positions(
+        self, sources: list[str], targets: list[str], batch_size: int
+    ) -> list[np.ndarray]:
+        rows = [self.source_tokenizer.encode(text) for text in sources]
+        others = [self.target_tokenizer.encode(text) for text in targets]
+        # Greedy search with a whole target as prefix. Its attention is without the end
+        # of the source; `export` chooses the block and the heads.
+        results = self._model.translate_batch(
+            [[self._source_tokens[i] for i in row] for row in rows],
+            target_prefix=[[self._target_tokens[i] for i in row] for row in others],
+            beam_size=1,
+            return_attention=True,
+            max_batch_size=batch_size,
+            max_input_length=0,
+            max_decoding_length=max(map(len, others)),
+        )
+        return [
+            np.argmax(result.attention[0][: len(row)], axis=1)
+            for result, row in zip(results, others, strict=True)
+        ]
+
     def score(
         self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 64
     ) -> list[TokenScores]:
@@ -639,6 +662,11 @@ class _Generator(CTranslate2Engine):
         ):
             if step.token != self._end:
                 yield self._id(step.token)
+
+    def _positions(
+        self, sources: list[str], targets: list[str], batch_size: int
+    ) -> list[np.ndarray]:
+        raise NotImplementedError  # A language model has no sources to attend to.
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 64

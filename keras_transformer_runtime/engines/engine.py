@@ -3,11 +3,17 @@
 import abc
 import math
 import pathlib
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar, NamedTuple, TypeAlias
 
+import numpy as np
+
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
+
+# Pairs of a source word and a target word, numbers from 0, sorted by the target word.
+WordAlignment: TypeAlias = list[tuple[int, int]]
 
 
 class Hypothesis(NamedTuple):
@@ -184,6 +190,85 @@ class Engine(abc.ABC):
             List of `TokenScores`.
         """
 
+    def align(
+        self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 64
+    ) -> list[WordAlignment]:
+        """Aligns the words of texts with the words of their translations.
+
+        White space separates words. A target word is aligned with the source words to
+        which the decoder attends most where it predicts the tokens of the target word:
+        by the attention of the second-to-last decoder block, a mean over its heads.
+
+        Args:
+            sources: list of str.
+            targets: list of str, as many.
+            batch_size: int, number of pairs that are aligned together.
+
+        Returns:
+            For each pair the list of tuples of a source word and a target word, numbers
+            from 0, sorted by the target word. It is empty if a text has no words, or is
+            longer than the limit of the model.
+
+        Raises:
+            ValueError: if the engine cannot align texts.
+
+        Example:
+
+        ```python
+        print(engine.align(["A man sleeps."], ["Ein Mann schläft."]))
+        ```
+
+        References:
+            - [Garg et al., 2019](https://arxiv.org/abs/1909.02074)
+        """
+        self.check_aligns()
+        source_ends = self._word_ends(sources, "source")
+        target_ends = self._word_ends(targets, "target")
+        pairs_of_ends = zip(source_ends, target_ends, strict=True)
+        places = [
+            place
+            for place, (source, target) in enumerate(pairs_of_ends)
+            if _fits(source, self.max_source_length)
+            and _fits(target, self.max_target_length)
+        ]
+        chosen = [sources[place] for place in places], [targets[i] for i in places]
+        found = self._positions(*chosen, batch_size) if places else []
+        alignments: list[WordAlignment] = [[] for _ in sources]
+        for place, positions in zip(places, found, strict=True):
+            tokens = np.arange(len(positions))
+            words = np.searchsorted(source_ends[place], positions, side="right")
+            own = np.searchsorted(target_ends[place], tokens, side="right")
+            pairs = sorted({*zip(own.tolist(), words.tolist(), strict=True)})
+            alignments[place] = [(source, target) for target, source in pairs]
+        return alignments
+
+    def check_aligns(self) -> None:
+        """Raises `ValueError` if the engine cannot align texts."""
+        if self.is_language_model:
+            raise ValueError(
+                f"`align` is for models that translate; received {self.path}, a "
+                "language model."
+            )
+
+    def _word_ends(self, texts: Sequence[str], side: str) -> list[np.ndarray]:
+        """Returns for each text how many tokens its first words have: 1, 2, and all."""
+        beginnings = []
+        for text in texts:
+            ends = [word.end() for word in re.finditer(r"\S+", text)]
+            beginnings.append([*(text[:end] for end in ends[:-1]), text][: len(ends)])
+        lengths = self.measure([text for row in beginnings for text in row], side)
+        counts = np.maximum(np.array(lengths, int) - 1, 0)  # without the end token
+        return np.split(counts, np.cumsum([len(row) for row in beginnings])[:-1])
+
+    @abc.abstractmethod
+    def _positions(
+        self, sources: list[str], targets: list[str], batch_size: int
+    ) -> list[np.ndarray]:
+        """Returns the positions of the source tokens that target tokens attend to most.
+
+        One of each target token without the end token, which no token is aligned with.
+        """
+
     @abc.abstractmethod
     def digest(self) -> str:
         """Returns a digest of the model, which identifies unfinished work."""
@@ -193,3 +278,8 @@ class Engine(abc.ABC):
         reason = self.refusal(options, prefix)
         if reason is not None:
             raise ValueError(reason)
+
+
+def _fits(word_ends: np.ndarray, limit: int | None) -> bool:
+    """Returns whether a text has words, and its tokens with the end fit the model."""
+    return len(word_ends) > 0 and 0 < word_ends[-1] < (limit or math.inf)

@@ -234,6 +234,26 @@ class SavedModelEngine(Engine):
                 scores.append(TokenScores(names, values[: len(names)].tolist()))
         return scores
 
+    def check_aligns(self) -> None:
+        super().check_aligns()
+        if "align" not in self.signatures:
+            raise ValueError(
+                f"{self.path} must have the signature align for `align`; it has none. "
+                "Export it again, or use the engine Keras."
+            )
+
+    def _positions(
+        self, sources: list[str], targets: list[str], batch_size: int
+    ) -> list[np.ndarray]:
+        positions = []
+        for start in range(0, len(sources), batch_size):
+            rows = slice(start, start + batch_size)
+            found = self.call("align", source=sources[rows], target=targets[rows])
+            lengths = np.count_nonzero(found["tokens"] != b"", axis=1)
+            for row, length in zip(found["positions"], lengths, strict=True):
+                positions.append(row[: length - 1])  # without the end token
+        return positions
+
     def digest(self) -> str:
         digest = hashlib.sha256()
         variables = sorted(self.path.glob("variables/*"))

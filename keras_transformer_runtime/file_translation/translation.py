@@ -10,7 +10,7 @@ import os
 import pathlib
 import re
 import warnings
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
 
 import numpy as np
@@ -19,6 +19,7 @@ from keras_transformer_runtime.arguments import check_ints, check_one_of
 from keras_transformer_runtime.engines.engine import (
     Engine,
     Hypothesis,
+    WordAlignment,
     warn_of_truncation,
 )
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
@@ -35,6 +36,8 @@ if TYPE_CHECKING:  # Only a translation requires the package.
     from tqdm import tqdm
 
 Hypotheses: TypeAlias = list[Hypothesis]  # of a line, best first
+# Aligns the words of texts with those of their translations; `Engine.align`.
+Align: TypeAlias = Callable[[list[str], list[str]], list[WordAlignment]]
 
 
 class LineTranslator(abc.ABC):
@@ -82,6 +85,7 @@ def translate_file(
     window: int = 10_000,
     n_best: bool = False,
     distinct_texts: bool = False,
+    align: Align | None = None,
     too_long: str = "error",
     overwrite: bool = False,
     verbose: int = 1,
@@ -96,12 +100,13 @@ def translate_file(
         "distinct_texts": repr(distinct_texts),
         "source": text.digest(),
         "n_best": repr(n_best),
+        "align": repr(align is not None),
     }
     with UnfinishedFile(target, settings, overwrite, numbered=n_best) as unfinished:
         done = unfinished.progress.lines
         if too_long == "error":
             text.check_lengths(done, window)
-        writer = _LineWriter(n_best, distinct_texts)
+        writer = _LineWriter(n_best, distinct_texts, align)
         with _progress_bar(text.lines, verbose, done) as bar:
             parts = text.windows(done, window)
             found = _translated(translator, parts, batch_size, writer, bar)
@@ -123,6 +128,7 @@ def translate_stream(
     window: int = 512,
     n_best: bool = False,
     distinct_texts: bool = False,
+    align: Align | None = None,
     too_long: str = "error",
     verbose: int = 0,
 ) -> None:
@@ -137,7 +143,7 @@ def translate_stream(
     else:
         text = PipeLines(source, "standard input", side, check_lengths)
     count = left_empty = truncated = 0
-    writer = _LineWriter(n_best, distinct_texts)
+    writer = _LineWriter(n_best, distinct_texts, align)
     with _progress_bar(text.lines, verbose) as bar:
         parts = text.windows(0, window)
         for part, written, cut in _translated(
@@ -216,8 +222,8 @@ def _translated(
             for place, row in zip(places, next(found), strict=True):
                 hypotheses[place] = row
             bar.update(len(places))
-        lines = map(writer.lines, itertools.count(part.start), hypotheses)
-        yield part, "".join(lines), sum(row[0].truncated for row in hypotheses)
+        written = writer.write(part, hypotheses)
+        yield part, written, sum(row[0].truncated for row in hypotheses)
 
 
 def _batches(window: LineWindow, size: int) -> list[np.ndarray]:
@@ -232,26 +238,40 @@ def _batches(window: LineWindow, size: int) -> list[np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class _LineWriter:
-    """Writes the translations of a line: the best one, or all in the format of Moses.
+    """Writes the translations of lines: the best ones, or all in the format of Moses.
 
-    With `distinct_texts`, a text that several hypotheses have is written once.
+    With `distinct_texts`, a text that several hypotheses have is written once. With
+    `align`, the pairs of aligned words follow, in the format of Pharaoh.
     """
 
     n_best: bool
     distinct_texts: bool
+    align: Align | None
 
-    def lines(self, number: int, hypotheses: Hypotheses) -> str:
-        """Returns the lines of the translations of a line, the first of number 0."""
+    def write(self, window: LineWindow, hypotheses: list[Hypotheses]) -> str:
+        """Returns the lines of the translations of a window."""
+        sources, texts, rows = [], [], []
+        lines = zip(window.lines, hypotheses, strict=True)
+        for number, (line, found) in enumerate(lines, start=window.start):
+            for hypothesis in self._chosen(found):
+                text = _one_line(hypothesis.text)
+                score = f"{hypothesis.score:.6f}"
+                rows.append([f"{number}", text, score] if self.n_best else [text])
+                sources.append(line)
+                texts.append(text)
+        if self.align is not None:
+            for row, pairs in zip(rows, self.align(sources, texts), strict=True):
+                row.append(" ".join(f"{source}-{target}" for source, target in pairs))
+        return "".join(" ||| ".join(row) + "\n" for row in rows)
+
+    def _chosen(self, hypotheses: Hypotheses) -> Hypotheses:
+        """Returns the hypotheses of a line that are written."""
         if not self.n_best:
-            return f"{_one_line(hypotheses[0].text)}\n"
+            return hypotheses[:1]
         if self.distinct_texts:
             best = {each.text: each for each in reversed(hypotheses)}
             hypotheses = [each for each in hypotheses if best[each.text] is each]
-        return "".join(
-            f"{number} ||| {_one_line(text)} ||| {score:.6f}\n"
-            for text, score, _ in hypotheses
-            if score > -math.inf
-        )
+        return [each for each in hypotheses if each.score > -math.inf]
 
 
 def _one_line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from aligned_words import aligned_words
 
 from keras_transformer import (
     BeamSearch,
@@ -12,7 +13,7 @@ from keras_transformer import (
     Seq2Seq,
 )
 from keras_transformer.inference.keras_engine import KerasEngine
-from keras_transformer.text import CharacterTokenizer
+from keras_transformer.text import CharacterTokenizer, SentencePieceTokenizer
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 
 pytestmark = pytest.mark.once("torch")
@@ -142,3 +143,37 @@ def test_a_model_without_tokenizers():
     model = Seq2Seq(**SIZES, vocabulary_size=11)
     with pytest.raises(ValueError, match="without `source_tokenizer`"):
         KerasEngine(model, "letters.keras")
+
+
+def test_words_are_aligned(model, engine, language_model):
+    sources = ["ab cd dad", "", "de", "c a", "abcd abcd abcd", " \t"]
+    targets = ["d c. ab", "ab", " ", "é", "a", "b"]
+    expected = [aligned_words(model, sources[i], targets[i]) for i in (0, 3)]
+    assert {word for word, _ in expected[0]} != {0}
+    found = engine.align(sources, targets, batch_size=1)
+    assert found == [expected[0], [], [], expected[1], [], []]
+    assert engine.align(["a", " "], ["a" * 13, "a"]) == [[], []]
+    assert engine.align([], []) == []
+    with pytest.raises(ValueError, match="`align` is for models that translate; rec"):
+        KerasEngine(language_model, "letters.keras").align(["a"], ["a"])
+
+
+def test_a_word_of_several_pieces_is_aligned():
+    tokenizer = SentencePieceTokenizer.train(
+        vocabulary_size=29, lines=["a man sees two dogs"] * 9
+    )
+    sides = {"source_tokenizer": tokenizer, "target_tokenizer": tokenizer}
+    model = Seq2Seq(**SIZES, **sides)
+    rng = np.random.default_rng(7)
+    model.set_weights([rng.normal(size=weight.shape) for weight in model.weights])
+    source, target = "two  men see a dog", " some dogs sat"
+    begins = [
+        [tokenizer.id_to_token(i).startswith("▁") for i in row]
+        for row in tokenizer.tokenize([source, target]).to_list()
+    ]
+    words, own = (np.cumsum(row) - 1 for row in begins)
+    assert len(own) > 2 * (own[-1] + 1)
+    [alignment] = model.align([source], [target])
+    pairs = {*zip(own.tolist(), words[alignment.positions[:-1]].tolist(), strict=True)}
+    [found] = KerasEngine(model, "pieces.keras").align([source], [target])
+    assert found == [(word, number) for number, word in sorted(pairs)]

@@ -102,6 +102,9 @@ class Signatures(SearchFunctions):
         )
         if model.has_cross_attention:
             functions["attention"] = traced(self._attention, text)
+            functions["align"] = traced(
+                self._align_texts, input_spec("source"), input_spec("target")
+            )
         if constraints:
             phrases = input_spec("constraints")
             self._ends = int(model.forces_end_token)
@@ -260,6 +263,25 @@ class Signatures(SearchFunctions):
         aligned = self._align(sources, targets)
         return {
             **outputs,
+            "attention": aligned.attention[:batch, :length, :width],
+            "positions": aligned.positions[:batch, :length],
+        }
+
+    def _align_texts(self, source: tf.Tensor, target: tf.Tensor) -> Outputs:
+        """Aligns the tokens of pairs of strings `(batch,)`."""
+        sources = self._checked_tokens(
+            self.source_tokenizer, source, "source", "source"
+        )
+        target = check_same_batch(target, "target", source, "source")
+        tokens = self._checked_tokens(self.target_tokenizer, target, "target", "target")
+        source_ids = self._pad(sources, "source")
+        target_ids = self._pad(tokens, "target")
+        aligned = self._align(source_ids, self._shift(target_ids))
+        batch, length = tf.unstack(tokens.bounding_shape())
+        width = sources.bounding_shape()[1]
+        return {
+            "source_tokens": self._to_strings("source", source_ids[:batch, :width]),
+            "tokens": self._to_strings("target", target_ids[:batch, :length]),
             "attention": aligned.attention[:batch, :length, :width],
             "positions": aligned.positions[:batch, :length],
         }

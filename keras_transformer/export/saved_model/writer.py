@@ -48,7 +48,11 @@ from keras_transformer.export.tensorflow_process import write_with_tensorflow
 from keras_transformer.inference.request import Request, check_request
 from keras_transformer.inference.sources import source_rows
 from keras_transformer.models import GenerativeModel
-from keras_transformer_runtime.engines.generation_options import SearchOptions
+from keras_transformer_runtime.engines.generation_options import (
+    GenerationOptions,
+    SearchOptions,
+    check_stop,
+)
 from keras_transformer_runtime.engines.model_description import (
     LengthLimits,
     ModelDescription,
@@ -88,6 +92,7 @@ def export_saved_model(
     *,
     max_length: OutputLength | None = None,
     min_length: OutputLength = 0,
+    stop: Sequence[str] = (),
     quantization: str | None = None,
     warmup: WarmupShapes = DEFAULT_WARMUP,
     card: Facts | None = None,
@@ -137,6 +142,8 @@ def export_saved_model(
       alignment as in an `Alignment`: `attention`, float32
       `(batch, target_length, source_length)`, and `positions`, int32
       `(batch, target_length)`.
+    - `align`, likewise: `source` and `target`, strings `(batch,)`. It returns
+      `source_tokens`, `tokens`, `attention` and `positions` of the given pairs.
     - `attention_scores`, only of models that return attention scores, such as a
       `Seq2Seq`: `text`. It returns `text`, `score`, `source_tokens` and `tokens` as
       `attention` does, and `attention_scores`, float32
@@ -175,6 +182,9 @@ def export_saved_model(
     missing if the search or a length cannot be described by options, or the sources are
     arrays.
 
+    `stop` is in this file alone. `SavedModelEngine` and the commands cut the outputs;
+    the signatures, and thus servers, return the whole texts.
+
     Args:
         model: a model with tokenizers, such as a `Seq2Seq` or an `Ensemble`, or any
             other model that follows the protocol `GenerativeModel`. The input of a
@@ -186,6 +196,7 @@ def export_saved_model(
         max_length: int or `RelativeLength`, maximum output length in tokens. `None` =
             50 tokens more than the source.
         min_length: int or `RelativeLength`, minimum output length.
+        stop: list of str, texts in front of which `SavedModelEngine` ends an output.
         quantization: how the kernels of dense layers and the embeddings are stored:
             `"float16"`, or `"int8"` with a scale for each output or row. `None` =
             float32.
@@ -208,7 +219,8 @@ def export_saved_model(
 
     Raises:
         ValueError: if the model has no tokenizers, a number is out of range, options
-            are given together with a search, or `quantization` is unknown.
+            are given together with a search, `quantization` is unknown, or `stop` is
+            given and `keras_transformer.json` would be missing.
         FileExistsError: if `filepath` exists and is not an empty folder.
         RuntimeError: if the SavedModel does not return the texts of `generate`, or a
             child process fails or takes longer than an hour.
@@ -233,6 +245,7 @@ def export_saved_model(
     search = chosen_search("export_saved_model", search, model.default_search, options)
     request = Request(search, max_length, min_length)
     check_request(request)
+    recorded = _recorded_options(model, request, stop)
     if constraints:
         _check_constraints(request, is_array)
     check_weights(model)
@@ -255,36 +268,48 @@ def export_saved_model(
             "min_length": min_length,
             "weights": _describe_weights(folder, quantization, error),
         }
+        if stop:
+            decoding["stop, in the commands"] = ", ".join(map(repr, stop))
         tables: dict[str, Facts] = {
             "Model": {**describe_model(model), **_limits(model)},
             "Decoding": decoding,
             "Signatures": signatures,
             "Created with": package_versions(),
         }
-        _write_description(model, folder, request)
+        if recorded is not None:
+            source, target = _limits(model).values()
+            ModelDescription(
+                is_language_model=not model.has_cross_attention,
+                options=recorded,
+                limits=LengthLimits(
+                    source, target, getattr(model, "output_length_ratio", 1.0)
+                ),
+            ).write(folder)
         usage = _usage(model, pathlib.Path(filepath), sources[0])
         write_card(folder, _model_name(filepath), usage, tables, card or {})
 
 
-def _write_description(
-    model: GenerativeModel, folder: pathlib.Path, request: Request
-) -> None:
-    """Writes the file with which `SavedModelEngine` and the commands load the folder.
+def _recorded_options(
+    model: GenerativeModel, request: Request, stop: Sequence[str]
+) -> GenerationOptions | None:
+    """Returns the options with which `SavedModelEngine` and the commands decode.
 
-    A search, lengths or sources without options in the commands have no file.
+    A search, lengths or sources without options in the commands have none.
     """
+    check_stop(stop)
+    if model.source_spec is not None:
+        if stop:
+            raise ValueError(
+                "`stop` must not be given for a model whose sources are arrays; "
+                f"received `stop={stop!r}`. Cut the outputs of the SavedModel."
+            )
+        return None
     try:
-        options = options_of(*request)
+        return options_of(*request).with_given(stop=stop)
     except ValueError:
-        return
-    if model.source_spec is None:
-        source, target = _limits(model).values()
-        ratio = getattr(model, "output_length_ratio", 1.0)
-        ModelDescription(
-            is_language_model=not model.has_cross_attention,
-            options=options,
-            limits=LengthLimits(source, target, ratio),
-        ).write(folder)
+        if stop:
+            raise
+        return None
 
 
 def _sources_of_check(

@@ -189,7 +189,7 @@ def test_attention_scores_are_those_of_every_layer_and_head(model, loaded):
 
 
 def test_signatures(loaded):
-    names = ["attention", "attention_scores", "lengths", "nbest", "score"]
+    names = ["align", "attention", "attention_scores", "lengths", "nbest", "score"]
     names += ["serving_default", "tokens"]
     assert sorted(loaded.signatures) == names
     signature = loaded.signatures["serving_default"]

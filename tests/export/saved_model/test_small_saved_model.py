@@ -49,7 +49,8 @@ def signatures(folder):
 
 def test_texts_in_and_texts_out(folder, signatures):
     assert list(folder.parent.iterdir()) == [folder]  # No other files remain.
-    names = {"serving_default", "nbest", "tokens", "score", "attention", "lengths"}
+    names = {"serving_default", "nbest", "tokens", "score", "lengths"}
+    names |= {"attention", "align"}
     assert set(describe_signatures(folder)) == names == set(signatures)
     for texts, expected in ((TEXTS, ["abc", "", "abc"]), ([], [])):
         outputs = signatures["serving_default"](text=tf.constant(texts, tf.string))
@@ -67,11 +68,12 @@ def test_texts_in_and_texts_out(folder, signatures):
         ("nbest", {"prefix": ["a"], "seed": [1, 2]}, "`prefix` must have one entry"),
         ("nbest", {"prefix": ["", ""], "seed": [1]}, "`seed` must have one entry"),
         ("score", {"target": ["a"]}, "`target` must have one entry for each of `sour"),
+        ("align", {"target": ["a"]}, "`target` must have one entry for each of `sour"),
     ],
 )
 def test_wrong_arguments(signatures, signature, arguments, message):
     texts = ["a", "b" * (9 if signature == "serving_default" else 1)]
-    arguments = {**arguments, "source" if signature == "score" else "text": texts}
+    arguments = {**arguments, "source" if "target" in arguments else "text": texts}
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         signatures[signature](
             **{name: tf.constant(values) for name, values in arguments.items()}

@@ -65,9 +65,14 @@ def test_a_run_is_decoded_with_ctranslate2(model, run):
     [
         (
             ["--temperature", 1e-5, "--seed", 1],
-            "`seed` must be `None` with CTranslate2",
+            "`--seed` must not be given with CTranslate2, whose random numbers depend "
+            "on the other texts of a batch; received `--seed 1`. ",
         ),
-        (["--num-beam-groups", 2, "--diversity-penalty", 1], "`num_beam_groups` must"),
+        (
+            ["--num-beam-groups", 2, "--diversity-penalty", 1],
+            "`--num-beam-groups` must be 1 with CTranslate2; received "
+            "`--num-beam-groups 2`. ",
+        ),
         (["--workers", 2], None),
     ],
 )
@@ -84,11 +89,30 @@ def test_a_dictionary_requires_keras(run, tmp_path):
     (tmp_path / "terms.tsv").write_text("abc\tZY\n")
     options = ["--dictionary", tmp_path / "terms.tsv"]
     found, told, _ = translate(run, *options)
-    assert told == "Engine: Keras. `dictionary` requires it.\n" and "ZY" in found[0]
+    assert told == "Engine: Keras. `--dictionary` requires it.\n" and "ZY" in found[0]
     message = failure(run / "ctranslate2", *options)
     assert message.startswith("`dictionary` requires the engine Keras; received ")
     message = failure(run, "--engine", "ctranslate2", *options)
     assert message.startswith("`dictionary` requires the engine Keras; received ")
+
+
+def test_a_recorded_stop(tmp_path):
+    model = model_of(seed=12, max_target_length=7)
+    model.save(tmp_path / "model.keras")
+    wholes = model.generate(TEXTS, GreedySearch())
+    assert "UW" in wholes[2]
+    paths = [str(tmp_path / name) for name in ("model.keras", "1")]
+    options = ["--format", "ctranslate2", *GREEDY, "--stop", "UW", "--stop", "never"]
+    result = CliRunner().invoke(make_app(), ["export", *paths, *options])
+    assert result.exit_code == 0, result.output
+    found, *_ = translate(paths[1])
+    assert found == [whole.partition("UW")[0] for whole in wholes]
+    found, *_ = translate(paths[1], "--stop", "WW")
+    assert found == [whole.partition("WW")[0] for whole in wholes]
+    options = ["--format", "onnx", "--stop", "UW"]
+    result = CliRunner().invoke(make_app(), ["export", *paths, *options])
+    expected = "--stop is for --format saved_model or ctranslate2"
+    assert expected in unwrapped(result.output)
 
 
 def test_a_gpu_selects_keras(run, monkeypatch):
@@ -139,3 +163,20 @@ print(*sorted({{"keras", "keras_transformer", "tensorflow"}} & sys.modules.keys(
     found = subprocess.run(process, capture_output=True, text=True, check=True)
     *written, loaded = found.stdout.split("\n")[:-1]
     assert written and loaded == ""
+
+
+def test_aligned_words(tmp_path):
+    model = model_of(seed=12, max_target_length=7)
+    model.export(tmp_path / "1", format="ctranslate2", check_texts=TEXTS)
+    options = ["--num-beams", 3, "--length-penalty", 0]
+    model.save(tmp_path / "model.keras")
+    for path in (tmp_path / "1", tmp_path / "model.keras"):
+        texts, *_ = translate(path, *options)
+        assert texts[0] and texts[2] and not texts[1]
+        found, *_ = translate(path, *options, "--align")
+        assert found == [f"{texts[0]} ||| 0-0", " ||| ", f"{texts[2]} ||| 0-0"]
+    several = [*options, "--num-hypotheses", 2]
+    lines, *_ = translate(path, *several)
+    found, *_ = translate(path, *several, "--align")
+    ends = [" ||| " if "|||  |||" in line else " ||| 0-0" for line in lines]
+    assert found == [line + end for line, end in zip(lines, ends, strict=True)]

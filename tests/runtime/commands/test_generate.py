@@ -15,9 +15,6 @@ from keras_transformer.recipe import LanguageModelFigures, Recipe
 from keras_transformer.recipe.loading import load_trained_model
 from keras_transformer.text import CharacterTokenizer
 from keras_transformer_runtime.command import make_app
-from keras_transformer_runtime.commands import (
-    generate,
-)
 
 pytestmark = pytest.mark.once("torch")
 
@@ -106,6 +103,10 @@ class Terminal(io.StringIO):
         return True
 
 
+def type_prompts(path, *options):
+    make_app()(["generate", str(path), *options], standalone_mode=False)
+
+
 def test_typed_prompts_are_streamed(model, lm, monkeypatch, capsys):
     pieces = []
     stream = model.stream
@@ -119,7 +120,7 @@ def test_typed_prompts_are_streamed(model, lm, monkeypatch, capsys):
     screen = Terminal()
     monkeypatch.setattr("sys.stdin", Terminal("ab\n\n"))
     monkeypatch.setattr("sys.stdout", screen)
-    generate.generate_command(lm, max_length=6, seed=3)
+    type_prompts(lm, "--max-length", "6", "--seed", "3")
     options = {"max_length": 6, "seed": 3, "include_prompt": True}
     texts = [
         model.generate(text, Sampling(top_p=0.9), **options) for text in ("ab", "")
@@ -140,7 +141,7 @@ def test_an_error_or_ctrl_c_ends_one_typed_text(model, lm, monkeypatch, capsys):
     monkeypatch.setattr(model, "stream", interrupted)
     monkeypatch.setattr("sys.stdin", Terminal(f"{'ab' * 9}\nb\na\n"))
     monkeypatch.setattr("sys.stdout", screen := Terminal())
-    generate.generate_command(lm, max_length=3, seed=3)
+    type_prompts(lm, "--max-length", "3", "--seed", "3")
     options = {"max_length": 3, "seed": 3, "include_prompt": True}
     stopped, text = model.generate(["b", "a"], Sampling(top_p=0.9), **options)
     shown = ["", "", f"{stopped}\n", written(text), ""]

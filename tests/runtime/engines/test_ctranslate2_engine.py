@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from aligned_words import aligned_words
 from ctranslate2_designs import LETTERS, causal_model_of, model_of
 
 from keras_transformer import BeamSearch, GreedySearch
@@ -276,7 +277,7 @@ def test_sampling(engine):
 @pytest.mark.parametrize(
     "given, words",
     [
-        ({"temperature": 0.5, "seed": 1}, "`seed` must be `None` with CTranslate2"),
+        ({"temperature": 0.5, "seed": 1}, "`seed` must not be given with CTranslate2"),
         ({"num_beams": 4, "num_beam_groups": 2}, "`num_beam_groups` must be 1"),
     ],
 )
@@ -387,3 +388,18 @@ print(sorted(heavy & sys.modules.keys()))
     command = [sys.executable, "-c", code]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"
+
+
+def test_words_are_aligned_as_by_the_model(tmp_path, generator):
+    model = model_of(seed=5, num_layers=3, spread=1.0, max_target_length=9)
+    model.export(tmp_path / "1", format="ctranslate2", check_texts=["abc"])
+    sources = ["ab cd fade", "", "b", "c a f bed"]
+    targets = ["UV ZÄ U", "V", " ", "Ä Z VV"]
+    expected = [aligned_words(model, sources[i], targets[i]) for i in (0, 3)]
+    assert len({word for word, _ in expected[0]}) > 1
+    engine = CTranslate2Engine.load(tmp_path / "1", threads=1)
+    found = engine.align(sources, targets, batch_size=1)
+    assert found == [expected[0], [], [], expected[1]]
+    assert engine.align(["a"], ["U" * 9]) == [[]]
+    with pytest.raises(ValueError, match="`align` is for models that translate; rec"):
+        generator.align(["a"], ["a"])

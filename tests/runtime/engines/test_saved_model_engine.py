@@ -6,6 +6,8 @@ import sys
 import marian_folders
 import numpy as np
 import pytest
+import tensorflow as tf
+from aligned_words import aligned_words
 from ctranslate2_designs import causal_model_of, model_of
 
 from keras_transformer import BeamSearch, GreedySearch, Sampling
@@ -141,6 +143,25 @@ def test_a_search_without_options_has_no_description(model, tmp_path):
     model.export(tmp_path / "1", search, check_texts=["abc"])
     with pytest.raises(ValueError, match=f"must contain {FILE}"):
         SavedModelEngine.load(tmp_path / "1")
+    with pytest.raises(ValueError, match="received `patience=2.0`"):
+        model.export(tmp_path / "2", search, stop=["V"])
+    assert not (tmp_path / "2").exists()
+
+
+def test_a_recorded_stop(tmp_path):
+    model = model_of(seed=12, max_target_length=7)
+    whole = model.generate("feed", num_beams=1)
+    assert "UW" in whole
+    model.export(tmp_path / "1", GreedySearch(), check_texts=["feed"], stop=["UW"])
+    engine = SavedModelEngine.load(tmp_path / "1")
+    [[cut]] = engine.generate(["feed"], engine.options)
+    assert cut.text == whole.partition("UW")[0] and not cut.truncated
+    [[found]] = engine.generate(["feed"], engine.options.with_given(stop=()))
+    assert found.text == whole and found.truncated
+    serve = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
+    assert serve(text=tf.constant(["feed"]))["text"][0] == whole.encode()
+    card = (tmp_path / "1" / "README.md").read_text("utf-8")
+    assert "| stop, in the commands | 'UW' |" in card
 
 
 def test_this_library_is_not_imported(folder):
@@ -216,3 +237,19 @@ def test_texts_with_language_tokens(tmp_path):
     assert texts_of(found) == [[text] for text in model.generate(texts, num_beams=1)]
     with pytest.raises(ValueError, match="`source` must have a language .* in line 8"):
         engine.measure(["a", ">>spa<< a cat"], "source", first=7)
+
+
+def test_words_are_aligned_as_by_the_model(tmp_path):
+    model = model_of(seed=5, num_layers=2, spread=1.0, max_target_length=9)
+    model.export(tmp_path / "1", GreedySearch(), check_texts=["abc"])
+    sources = ["ab cd fade", "", "b", "c a f bed"]
+    targets = ["UV ZÄ U", "V", " ", "Ä Z VV"]
+    expected = [aligned_words(model, sources[i], targets[i]) for i in (0, 3)]
+    assert len({word for word, _ in expected[0]}) > 1
+    engine = SavedModelEngine.load(tmp_path / "1")
+    found = engine.align(sources, targets, batch_size=3)
+    assert found == [expected[0], [], [], expected[1]]
+    assert engine.align(["a"], ["U" * 9]) == [[]]
+    engine._signatures = {}
+    with pytest.raises(ValueError, match="must have the signature align for `align`"):
+        engine.check_aligns()
