@@ -50,6 +50,7 @@ from keras_transformer_runtime.engines.generation_options import (
 from keras_transformer_runtime.engines.model_description import (
     LengthLimits,
     ModelDescription,
+    language_pair,
 )
 from keras_transformer_runtime.files import new_folder, write_json
 from keras_transformer_runtime.tokenizers import read_tokenizer
@@ -65,6 +66,7 @@ def export_ctranslate2(
     *,
     quantization: str | None = None,
     check_texts: Sequence[str] | None = None,
+    languages: Sequence[str] | None = None,
     scores: Mapping[str, float] | None = None,
     **options: Unpack[GivenOptions],
 ) -> None:
@@ -131,6 +133,8 @@ def export_ctranslate2(
             `"int8"` or `"float16"`. `None` = float32.
         check_texts: texts for the check. `None` = texts created from the source
             vocabulary.
+        languages: the codes of the source and the target language, such as
+            `["en", "de"]`, for `/translate` of the server; `None` = unknown.
         scores: dictionary of floats, scores of a validation text, which the folder
             records.
         **options: options of `GenerationOptions`, in place of those of `search`.
@@ -160,6 +164,7 @@ def export_ctranslate2(
         - [CTranslate2](https://opennmt.net/CTranslate2/), version 4.8
     """
     check_one_of(ACCEPTED_MODEL_TYPES, optional=True, quantization=quantization)
+    pair = language_pair(languages)
     transformer = check_transformer(model, "ctranslate2")
     tokenizer = tokenizers_of(model).source
     check_not_quantized(model)
@@ -180,7 +185,7 @@ def export_ctranslate2(
         if quantization is not None:
             _write(transformer, folder, quantization)
             _check_scores(transformer, folder, rows, outputs, ROUNDING_TOLERANCE)
-        write_description(transformer, folder, recorded, scores or {})
+        write_description(transformer, folder, recorded, scores or {}, pair)
         _check_texts(transformer, folder, texts, rows)
 
 
@@ -252,6 +257,7 @@ def write_description(
     folder: pathlib.Path,
     options: GenerationOptions,
     scores: Mapping[str, float],
+    languages: tuple[str, str] | None = None,
 ) -> None:
     """Writes the file that makes the folder complete."""
     source, target = _texts_tokenizers(model)
@@ -268,6 +274,7 @@ def write_description(
         options=options,
         limits=LengthLimits(source_limit, target_limit, model.output_length_ratio),
         scores=scores,
+        languages=languages,
     ).write(folder)
 
 

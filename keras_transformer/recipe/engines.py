@@ -69,6 +69,7 @@ def export_with_own_search(
     search: Search,
     evaluator: Evaluator,
     folder: pathlib.Path,
+    languages: Sequence[str] | None,
 ) -> str:
     """Writes the folder of a run for CTranslate2, in place of an older one.
 
@@ -78,7 +79,9 @@ def export_with_own_search(
     unfinished = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     texts = evaluator.check_texts
-    export_ctranslate2(model, unfinished, search, check_texts=texts)
+    export_ctranslate2(
+        model, unfinished, search, check_texts=texts, languages=languages
+    )
     chosen = evaluator.search_of(CTranslate2Engine.load(unfinished, parallel=True))
     description = ModelDescription.read(unfinished)
     dataclasses.replace(

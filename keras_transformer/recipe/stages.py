@@ -40,12 +40,18 @@ def finish(run: PreparedRun, reporter: Reporter) -> TrainingResult:
         folder = next_version(output / "saved_model")
         with reporter.phase(f"Exporting and checking {folder}"):
             texts = run.evaluator.check_texts
-            model.export(folder, result.search, check_texts=texts, verbose=False)
+            model.export(
+                folder,
+                result.search,
+                check_texts=texts,
+                languages=recipe.languages,
+                verbose=False,
+            )
         if can_export(model):
             folder = output / "ctranslate2"
             with reporter.phase(f"Exporting and checking {folder}"):
                 chosen = export_with_own_search(
-                    model, result.search, run.evaluator, folder
+                    model, result.search, run.evaluator, folder, recipe.languages
                 )
             if chosen:
                 reporter.print(f"  CTranslate2: {chosen}")

@@ -31,6 +31,14 @@ from keras_transformer_runtime.runs.folder import selected_options
 
 app = typer.Typer()
 
+Languages = Annotated[
+    tuple[str, str] | None,
+    typer.Option(
+        metavar="SOURCE TARGET",
+        help="Languages of the model, such as en de, for /translate of the server.",
+    ),
+]
+
 
 class Format(enum.StrEnum):
     """Formats that `export` writes."""
@@ -44,9 +52,12 @@ class Format(enum.StrEnum):
 # The options of each format, those of the function that writes it.
 OPTIONS = {
     Format.saved_model: (
-        *("quantization", "card", "constraints", "max_length", "min_length", "stop"),
+        *("quantization", "card", "constraints", "languages"),
+        *("max_length", "min_length", "stop"),
     ),
-    Format.ctranslate2: ("quantization", "max_length", "min_length", "stop"),
+    Format.ctranslate2: (
+        *("quantization", "languages", "max_length", "min_length", "stop"),
+    ),
     Format.onnx: (),
     Format.marian: (),
 }
@@ -77,6 +88,7 @@ def export_command(
     quantization: Annotated[
         str | None, typer.Option(help="Data type of the weights: int8, float16, …")
     ] = None,
+    languages: Languages = None,
     card: Annotated[
         list[str] | None,
         typer.Option(
@@ -112,6 +124,7 @@ def export_command(
         "min_length": min_length,
         "stop": stop or None,
         "quantization": quantization,
+        "languages": languages,
         "card": parse_card(card) if card else None,
         "constraints": constraints or None,
     }

@@ -31,13 +31,17 @@ HEADINGS = {
 # Options whose default `None` is not a choice from the text.
 _METAVARS = {name: "FILE..." for name in ("train", "valid", "test")}
 _METAVARS["user_defined_symbols"] = "TEXT..."
+_METAVARS["languages"] = "SOURCE TARGET"
 _DEFAULTS = {
     **dict.fromkeys(SIZES, "that of the preset"),
     "positions": "sinusoidal; causal: rotary",
     "blocks": "plain; causal: modern",
     "label_smoothing": "0.1; causal: 0",
 }
-_OFF = {"test", "init", "subword_sampling", "patience", "verbose", "tokenizer"}
+_OFF = {
+    *("test", "init", "subword_sampling", "patience", "verbose", "tokenizer"),
+    "languages",
+}
 
 
 class TrainCommand(TyperCommand):

@@ -3,7 +3,8 @@
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import numpy as np
@@ -13,8 +14,25 @@ from keras_transformer_runtime.files import read_json, write_json
 
 FILE = "keras_transformer.json"
 FORMAT_VERSION = 1
+LANGUAGE = r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*"
 NEW_TOKENS = 256  # of a language model, without `max_length`
 MORE_TOKENS = 50  # than the source, without `max_length`
+
+
+def language_pair(languages: Sequence[str] | None) -> tuple[str, str] | None:
+    """Returns the codes of the source and the target language.
+
+    Raises `ValueError` unless there are two codes such as `en` and `pt-BR`.
+    """
+    if languages is None:
+        return None
+    codes = [languages] if isinstance(languages, str) else [*languages]
+    if len(codes) != 2 or not all(re.fullmatch(LANGUAGE, code) for code in codes):
+        raise ValueError(
+            "`languages` must be the codes of the source and the target language, "
+            f"such as en and de; received `languages={languages!r}`."
+        )
+    return codes[0], codes[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +113,7 @@ class ModelDescription:
                 **content,
                 options=GenerationOptions(**options),
                 limits=LengthLimits(**limits),
-                languages=None if languages is None else tuple(languages),
+                languages=language_pair(languages),
             )
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise ValueError(

@@ -11,6 +11,7 @@ from keras_transformer_runtime.arguments import (
     check_numbers,
     check_one_of,
 )
+from keras_transformer_runtime.engines.model_description import language_pair
 
 MODELS = ("seq2seq", "causal")
 DOCUMENTS = ("file", "line", "paragraph", "none", "pairs")
@@ -39,6 +40,7 @@ ONLY_SEQ2SEQ = {
     "bleu_tokenize": _SELECTED_BY_LOSS,
     "valid_engine": _SELECTED_BY_LOSS,
     "num_beams": _SELECTED_BY_LOSS,
+    "languages": "Remove it.",
 }
 ONLY_CAUSAL = dict.fromkeys(
     ("documents", "separate_documents", "length"),
@@ -136,6 +138,9 @@ def check_values(values: Mapping[str, object]) -> None:
     """Checks that each option has one of its possible values."""
     for check, names in _CHECKS:
         check(optional=True, **{name: values[name] for name in names})
+    languages = values["languages"]
+    if isinstance(languages, list | tuple):
+        language_pair(languages)
     for side in ("source", "target"):
         both, one = values["tokenizer"], values[f"{side}_tokenizer"]
         if both and one and both != one:

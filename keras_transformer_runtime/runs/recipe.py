@@ -74,6 +74,10 @@ class Recipe:
     test: Annotated[
         list[str] | float | None, "Test text, in the same form, or a fraction."
     ] = None
+    languages: Annotated[
+        list[str] | None,
+        "Languages of source and target, such as en de, for the server.",
+    ] = None
     output: Annotated[str, "Folder of the run. A stopped run in it is resumed."]
     lowercase: Annotated[bool, "Ignore letter case."] = False
     byte_fallback: Annotated[

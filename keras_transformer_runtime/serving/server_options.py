@@ -14,6 +14,7 @@ from pydantic import (
     field_validator,
 )
 
+from keras_transformer_runtime.engines.model_description import LANGUAGE
 from keras_transformer_runtime.files import read_toml
 from keras_transformer_runtime.model_paths import is_version
 
@@ -24,7 +25,7 @@ HOST_NAME = r"[A-Za-z0-9:._-]+"
 ORIGIN = r"https?://[a-z0-9.-]+(:[0-9]+)?|https?://\[[0-9a-f:.]+\](:[0-9]+)?"
 
 Count = Annotated[int, Field(ge=1)]
-Language = Annotated[str, Field(pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]+)*$")]
+Language = Annotated[str, Field(pattern=f"^{LANGUAGE}$")]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 

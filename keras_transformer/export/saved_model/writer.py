@@ -56,6 +56,7 @@ from keras_transformer_runtime.engines.generation_options import (
 from keras_transformer_runtime.engines.model_description import (
     LengthLimits,
     ModelDescription,
+    language_pair,
 )
 from keras_transformer_runtime.files import new_folder
 from keras_transformer_runtime.model_paths import is_version
@@ -93,6 +94,7 @@ def export_saved_model(
     max_length: OutputLength | None = None,
     min_length: OutputLength = 0,
     stop: Sequence[str] = (),
+    languages: Sequence[str] | None = None,
     quantization: str | None = None,
     warmup: WarmupShapes = DEFAULT_WARMUP,
     card: Facts | None = None,
@@ -197,6 +199,8 @@ def export_saved_model(
             50 tokens more than the source.
         min_length: int or `RelativeLength`, minimum output length.
         stop: list of str, texts in front of which `SavedModelEngine` ends an output.
+        languages: the codes of the source and the target language, such as
+            `["en", "de"]`, for `/translate` of the server; `None` = unknown.
         quantization: how the kernels of dense layers and the embeddings are stored:
             `"float16"`, or `"int8"` with a scale for each output or row. `None` =
             float32.
@@ -242,6 +246,7 @@ def export_saved_model(
         tokenizers_of(model)
     check_quantization(model, quantization)
     check_warmup(warmup)
+    pair = language_pair(languages)
     search = chosen_search("export_saved_model", search, model.default_search, options)
     request = Request(search, max_length, min_length)
     check_request(request)
@@ -284,6 +289,7 @@ def export_saved_model(
                 limits=LengthLimits(
                     source, target, getattr(model, "output_length_ratio", 1.0)
                 ),
+                languages=pair,
             ).write(folder)
         usage = _usage(model, pathlib.Path(filepath), sources[0])
         write_card(folder, _model_name(filepath), usage, tables, card or {})

@@ -18,6 +18,7 @@ from keras_transformer_runtime.engines.model_description import (
     LengthLimits,
     ModelDescription,
 )
+from keras_transformer_runtime.runs.recipe import Recipe
 
 pytestmark = pytest.mark.once("torch")
 
@@ -41,7 +42,11 @@ def model():
 @pytest.fixture(scope="module")
 def folder(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("letters") / "1"
-    options = {"check_texts": TEXTS, "scores": {"bleu": 31.5}}
+    options = {
+        "check_texts": TEXTS,
+        "scores": {"bleu": 31.5},
+        "languages": ["en", "de"],
+    }
     search = BeamSearch(3, 0.7)
     model.export(folder, search, format="ctranslate2", stop=(".",), **options)
     return folder
@@ -79,6 +84,16 @@ def test_the_folder_records_the_options(engine):
     assert not engine.is_language_model
     assert (engine.max_source_length, engine.max_target_length) == (11, 17)
     assert ModelDescription.read(engine.path).scores == {"bleu": 31.5}
+    assert engine.languages == ("en", "de")
+
+
+@pytest.mark.parametrize("languages", ["en", ["en"], ["en", "de", "fr"], ["en", "d"]])
+def test_languages_are_two_codes(model, tmp_path, languages):
+    for format in ("ctranslate2", "saved_model"):
+        with pytest.raises(ValueError, match="`languages` must be the codes of the"):
+            model.export(tmp_path / "1", format=format, languages=languages)
+    with pytest.raises(ValueError, match="`languages` must be"):
+        Recipe(train=["a", "b"], output="run", languages=languages)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])

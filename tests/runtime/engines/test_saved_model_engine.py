@@ -32,7 +32,8 @@ def model():
 @pytest.fixture(scope="module")
 def folder(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("letters") / "1"
-    model.export(folder, SEARCH, min_length=2, check_texts=TEXTS)
+    languages = ["en", "pt-BR"]
+    model.export(folder, SEARCH, min_length=2, check_texts=TEXTS, languages=languages)
     return folder
 
 
@@ -64,6 +65,7 @@ def test_the_texts_of_generate(model, engine):
     assert engine.options == expected
     assert not engine.is_language_model
     assert (engine.max_source_length, engine.max_target_length) == (11, 7)
+    assert engine.languages == ("en", "pt-BR")
     found = engine.generate(TEXTS, engine.options, batch_size=2)
     expected, scores = model.generate(TEXTS, SEARCH, min_length=2, return_scores=True)
     assert texts_of(found) == expected
