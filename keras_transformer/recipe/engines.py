@@ -69,7 +69,7 @@ def export_with_own_search(
     search: Search,
     evaluator: Evaluator,
     folder: pathlib.Path,
-    languages: Sequence[str] | None,
+    languages: Sequence[str] | None = None,
 ) -> str:
     """Writes the folder of a run for CTranslate2, in place of an older one.
 
