@@ -82,7 +82,7 @@ class ModelVersion:
         self.state, self.error, self.failures = "AVAILABLE", "", 0
 
     def set_unloaded(self) -> None:
-        """Ends the version. Its memory is freed after the requests that still use it."""
+        """Ends the version; its memory is freed after the requests that use it."""
         self.loaded.model.close()
         self._loaded, self.state = None, "END"
 
