@@ -56,7 +56,7 @@ def serve(options: ServerOptions) -> None:
     check_versions(options.models)
     with _listening(options) as listener:
         application = create_application(options)  # raises the errors of the options
-        _configure_logging(options)
+        configure_logging(options)
         _log_address(options, listener)
         if options.processes == 1:
             _run(HTTPConfig(lambda: application.asgi, options), listener)
@@ -65,8 +65,13 @@ def serve(options: ServerOptions) -> None:
             _run_processes(HTTPConfig(create, options), listener)
 
 
-def create_application(options: ServerOptions) -> Application:
-    """Returns the application of a server, which loads its models when it starts."""
+def create_application(options: ServerOptions, load_first: bool = False) -> Application:
+    """Returns the application of a server, which loads its models when it starts.
+
+    Args:
+        options: `ServerOptions`.
+        load_first: bool, whether it accepts requests only after it has loaded them.
+    """
     check_versions(options.models)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     cores = cores or os.cpu_count() or 1
@@ -78,6 +83,8 @@ def create_application(options: ServerOptions) -> Application:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        if load_first:
+            await asyncio.gather(*(model.refresh() for model in models.values()))
         watching = asyncio.gather(
             _watch_versions(models, options.poll_seconds), _update_metrics(application)
         )
@@ -141,7 +148,7 @@ class _Processes(Multiprocess):
 
 def _create_in_process(options: ServerOptions) -> ASGIApp:
     """Returns the application in one of several processes."""
-    _configure_logging(options)
+    configure_logging(options)
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -153,7 +160,8 @@ def _create_in_process(options: ServerOptions) -> ASGIApp:
     return create_application(options).asgi
 
 
-def _configure_logging(options: ServerOptions) -> None:
+def configure_logging(options: ServerOptions) -> None:
+    """Writes the log to standard error."""
     process = "" if options.processes == 1 else " [%(process)d]"
     logging.basicConfig(
         level="INFO",
