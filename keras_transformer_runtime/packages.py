@@ -32,6 +32,7 @@ EXTRAS = {
     "distributed": {"pyarrow": "pyarrow>=17.0", "ray": "ray[train]>=2.60"},
     "serve": {
         "ctranslate2": "ctranslate2>=4.8",
+        "google": "protobuf>=7.36",
         "httptools": "httptools>=0.9",
         "prometheus_client": "prometheus-client>=0.26",
         "pydantic": "pydantic>=2.13",
@@ -44,6 +45,7 @@ EXTRAS = {
     "ray": {"ray": "ray[serve]>=2.60"},
     "ctranslate2": {
         "ctranslate2": "ctranslate2>=4.8",
+        "google": "protobuf>=7.36",
         "rapidfuzz": "rapidfuzz>=3.14",
         "sacrebleu": "sacrebleu>=2.6",
         "sentencepiece": "sentencepiece>=0.2.1",

@@ -18,12 +18,18 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 import weakref
+from importlib import metadata
 
 import numpy as np
 import psutil
 import pytest
+import sentencepiece
 from ctranslate2_designs import model_of
+from documented import ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from keras_transformer import GreedySearch
 from keras_transformer_runtime.serving.requests import Generation, Text
@@ -494,6 +500,61 @@ def test_a_server_imports_no_backend(model, tmp_path):
     )
     assert found.stdout == "['ctranslate2']\n", found.stderr
     assert found.returncode == 0, found.stderr
+
+
+def requirements(name, extras, found):
+    """Adds the names of the distributions that a distribution requires to a set."""
+    for line in metadata.requires(name) or ():
+        requirement = Requirement(line)
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": x}) for x in ("", *extras)):
+            other = canonicalize_name(requirement.name)
+            if other not in found:
+                found.add(other)
+                requirements(other, requirement.extras, found)
+
+
+def test_the_server_imports_what_its_extra_installs(tmp_path):
+    """Also with SentencePiece, which does not require what it imports."""
+    (tmp_path / "texts").write_text("the cat sat\non the mat\n" * 20)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "texts"),
+        model_prefix=str(tmp_path / "pieces"),
+        vocab_size=13,
+        minloglevel=2,
+    )
+    code = (
+        "import pathlib, sys\n"
+        "import keras_transformer_runtime.command\n"
+        "import keras_transformer_runtime.serving.server\n"
+        "import keras_transformer_runtime.serving.sentences\n"
+        "import keras_transformer_runtime.tokenizers.keras_hub_tokenizers\n"
+        "from keras_transformer_runtime.tokenizers.piece_model import PieceModel\n"
+        f"PieceModel(pathlib.Path({str(tmp_path)!r}, 'pieces.model').read_bytes())\n"
+        "print(*sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    allowed = set()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for line in (*project["dependencies"], *project["optional-dependencies"]["serve"]):
+        requirement = Requirement(line)
+        allowed.add(canonicalize_name(requirement.name))
+        requirements(requirement.name, requirement.extras, allowed)
+    modules = found.stdout.split()
+    distributions = metadata.packages_distributions()
+    del distributions["google"]  # of several distributions
+    imported = {
+        canonicalize_name(name)
+        for module in {module.partition(".")[0] for module in modules}
+        for name in distributions.get(module, [])
+    }
+    if "google.protobuf" in modules:
+        imported.add("protobuf")
+    assert {"ctranslate2", "protobuf", "sentencepiece", "uvicorn"} <= imported
+    own = {canonicalize_name(project["name"])}
+    if_installed = {"setuptools", "sniffio", "watchfiles"}
+    assert imported <= allowed | own | if_installed
 
 
 # Clients
