@@ -70,8 +70,7 @@ def application(arguments: Arguments) -> Application:
 
     # Batches are made of requests in progress; further ones wait in Ray's proxy.
     requests = max(model.max_waiting for model in options.models.values())
-    deployment = serve.deployment(
-        serve.ingress(create)(),
+    deploy = serve.deployment(
         name="Server",
         num_replicas=arguments.num_replicas,
         max_ongoing_requests=requests,
@@ -79,4 +78,5 @@ def application(arguments: Arguments) -> Application:
         graceful_shutdown_timeout_s=options.timeout_seconds,
         health_check_timeout_s=options.timeout_seconds,
     )
-    return deployment.bind()
+    bound: Application = deploy(serve.ingress(create)()).bind()
+    return bound

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import functools
 import logging
+import math
 import multiprocessing
 import os
 import pathlib
@@ -30,6 +31,8 @@ from keras_transformer_runtime.serving.versions import check_versions
 logger = logging.getLogger(__name__)
 
 BACKLOG = 2048  # connections that wait for the server to accept them
+# Of the time of cores, in microseconds: "200000 100000" is two cores.
+CONTAINER_LIMIT = pathlib.Path("/sys/fs/cgroup/cpu.max")
 METRICS_SECONDS = 1.0  # between updates of the metrics that other processes read
 
 
@@ -73,9 +76,7 @@ def create_application(options: ServerOptions, load_first: bool = False) -> Appl
         load_first: bool, whether it accepts requests only after it has loaded them.
     """
     check_versions(options.models)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    cores = cores or os.cpu_count() or 1
-    threads = options.threads or max(1, cores // options.processes)
+    threads = options.threads or max(1, _cores() // options.processes)
     models = {
         name: ServedModel(name, model, threads)
         for name, model in options.models.items()
@@ -97,6 +98,17 @@ def create_application(options: ServerOptions, load_first: bool = False) -> Appl
 
     application = Application(models, options, lifespan)
     return application
+
+
+def _cores() -> int:
+    """Returns the number of cores that this process, or its container, may use."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    cores = allowed or os.cpu_count() or 1
+    try:
+        quota, period = CONTAINER_LIMIT.read_text().split()
+        return min(cores, math.ceil(int(quota) / int(period)))
+    except (OSError, ValueError):  # not in a container, or "max"
+        return cores
 
 
 def _run(config: HTTPConfig, listener: socket.socket) -> None:

@@ -32,9 +32,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from keras_transformer import GreedySearch
+from keras_transformer_runtime.serving import server as serving
 from keras_transformer_runtime.serving.requests import Generation, Text
 from keras_transformer_runtime.serving.served_model import ServedModel
-from keras_transformer_runtime.serving.server_options import ModelOptions
+from keras_transformer_runtime.serving.server_options import (
+    ModelOptions,
+    make_server_options,
+)
 
 ADDRESS = r" INFO http://[\d.]+:(\d+)\n"
 PATH = "/v1/models/letters:predict"
@@ -222,13 +226,13 @@ def start(model, tmp_path):
         return servers[-1]
 
     yield start
-    for server in servers:
-        if server.process.poll() is None:
-            for child in psutil.Process(server.process.pid).children(recursive=True):
+    for each in servers:
+        if each.process.poll() is None:
+            for child in psutil.Process(each.process.pid).children(recursive=True):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     child.kill()
-            server.process.kill()
-            server.process.wait()
+            each.process.kill()
+            each.process.wait()
 
 
 class Load:
@@ -462,6 +466,32 @@ def test_a_warning_without_a_key(arguments, warned, model, tmp_path):
     finally:
         server.process.kill()
         server.process.wait()
+
+
+@pytest.mark.parametrize(
+    ("limit", "processes", "threads"),
+    [
+        (None, 1, 8),
+        ("max 100000", 2, 4),
+        ("300000 100000", 1, 3),
+        ("150000 100000", 1, 2),
+        ("300000 100000", 5, 1),
+        ("1600000 100000", 1, 8),
+    ],
+)
+def test_the_threads_of_an_engine(
+    limit, processes, threads, model, tmp_path, monkeypatch
+):
+    file = tmp_path / "cpu.max"
+    if limit is not None:
+        file.write_text(f"{limit}\n")
+    found = []
+    monkeypatch.setattr(serving, "CONTAINER_LIMIT", file)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(serving, "ServedModel", lambda *given: found.append(given[2]))
+    options = {"models": {"letters": {"folder": model}}, "processes": processes}
+    serving.create_application(make_server_options(**options))
+    assert found == [threads]
 
 
 REPORTER = """
