@@ -22,15 +22,21 @@ from starlette.types import ASGIApp
 from uvicorn.supervisors import Multiprocess
 
 from keras_transformer_runtime.serving.application import Application
-from keras_transformer_runtime.serving.connections import HTTPConfig
+from keras_transformer_runtime.serving.connections import MAX_CONNECTIONS, HTTPConfig
 from keras_transformer_runtime.serving.protection import is_loopback
 from keras_transformer_runtime.serving.served_model import ServedModel
 from keras_transformer_runtime.serving.server_options import ServerOptions
 from keras_transformer_runtime.serving.versions import check_versions
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 logger = logging.getLogger(__name__)
 
 BACKLOG = 2048  # connections that wait for the server to accept them
+OTHER_FILES = 512  # than connections
 # Of the time of cores, in microseconds: "200000 100000" is two cores.
 CONTAINER_LIMIT = pathlib.Path("/sys/fs/cgroup/cpu.max")
 METRICS_SECONDS = 1.0  # between updates of the metrics that other processes read
@@ -59,6 +65,7 @@ def serve(options: ServerOptions) -> None:
     check_versions(options.models)
     with _listening(options) as listener:
         application = create_application(options)  # raises the errors of the options
+        _allow_files(MAX_CONNECTIONS + OTHER_FILES)
         configure_logging(options)
         _log_address(options, listener)
         if options.processes == 1:
@@ -193,6 +200,17 @@ def _log_address(options: ServerOptions, listener: socket.socket) -> None:
             "reverse proxy and set `behind_proxy = true`, or listen on 127.0.0.1",
             options.host,
         )
+
+
+def _allow_files(count: int) -> None:
+    """Raises the limit of open files, which is often 1,024, as far as allowed."""
+    if resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY:
+        allowed = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        limit = max(soft, allowed)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def _listening(options: ServerOptions) -> socket.socket:

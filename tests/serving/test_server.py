@@ -33,6 +33,7 @@ from packaging.utils import canonicalize_name
 
 from keras_transformer import GreedySearch
 from keras_transformer_runtime.serving import server as serving
+from keras_transformer_runtime.serving.connections import MAX_CONNECTIONS
 from keras_transformer_runtime.serving.requests import Generation, Text
 from keras_transformer_runtime.serving.served_model import ServedModel
 from keras_transformer_runtime.serving.server_options import (
@@ -466,6 +467,20 @@ def test_a_warning_without_a_key(arguments, warned, model, tmp_path):
     finally:
         server.process.kill()
         server.process.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="psutil reads the limit on Linux")
+def test_the_limit_of_open_files(start):
+    """The connections that the server allows exceed the usual limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        server = start(processes=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for worker in server.workers():
+        limit = worker.rlimit(psutil.RLIMIT_NOFILE)[0]
+        assert limit >= min(MAX_CONNECTIONS + 256, hard)
 
 
 @pytest.mark.parametrize(
