@@ -142,7 +142,7 @@ def _run_processes(config: HTTPConfig, listener: socket.socket) -> None:
 
 
 class _Processes(Multiprocess):
-    """The processes of a server. One that has died is replaced."""
+    """The processes of a server. One that has ended is replaced."""
 
     def __init__(
         self, config: HTTPConfig, listener: socket.socket, metrics: pathlib.Path
@@ -156,7 +156,7 @@ class _Processes(Multiprocess):
         super().keep_subprocess_alive()
         self._numbers = {process.pid for process in self.processes}
         for number in known - self._numbers:
-            logger.error("process %s has died; a new one has replaced it", number)
+            logger.warning("process %s has ended", number)
             mark_process_dead(number, f"{self._metrics}")
 
     def terminate_all(self) -> None:

@@ -309,7 +309,7 @@ def test_a_killed_process_is_replaced(start):
         for text, output in expected.items():
             assert server.translate(text, connection) == output
     counted = 2 * len(TEXTS) + 1
-    server.wait(lambda: f"process {killed} has died" in server.said())
+    server.wait(lambda: f"process {killed} has ended" in server.said())
     server.wait(lambda: len(server.workers()) == 2)
     server.wait(lambda: server.metric("model_ready") == 2)
     numbers = {worker.pid for worker in server.workers()}
