@@ -31,15 +31,21 @@ EXTRAS = {
     "torch": {"torch": "torch>=2.13"},
     "distributed": {"pyarrow": "pyarrow>=17.0", "ray": "ray[train]>=2.60"},
     "serve": {
+        "ctranslate2": "ctranslate2>=4.8",
+        "google": "protobuf>=7.36",
         "httptools": "httptools>=0.9",
         "prometheus_client": "prometheus-client>=0.26",
-        "ray": "ray[serve]>=2.60",
+        "pydantic": "pydantic>=2.13",
+        "regex": "regex>=2025.10",
+        "sentencepiece": "sentencepiece>=0.2.1",
         "sentencex": "sentencex>=1.0.32",
         "starlette": "starlette>=1.10",
         "uvicorn": "uvicorn>=0.54",
     },
+    "ray": {"ray": "ray[serve]>=2.60"},
     "ctranslate2": {
         "ctranslate2": "ctranslate2>=4.8",
+        "google": "protobuf>=7.36",
         "rapidfuzz": "rapidfuzz>=3.14",
         "sacrebleu": "sacrebleu>=2.6",
         "sentencepiece": "sentencepiece>=0.2.1",
@@ -53,8 +59,8 @@ EXTRAS = {
     },
     "plots": {"matplotlib": "matplotlib>=3.11", "seaborn": "seaborn>=0.13.2"},
 }
-# The extras that include the extra `tensorflow`.
-WITH_TENSORFLOW = ("distributed", "onnx", "serve")
+# The extras that include another one.
+INCLUDED = {"distributed": "tensorflow", "onnx": "tensorflow", "ray": "serve"}
 REQUIREMENTS = {
     module: requirement
     for packages in (DEPENDENCIES, *EXTRAS.values())
@@ -71,9 +77,9 @@ def install_command(
 
 def require_extra(extra: str, needed_for: str) -> None:
     """Checks that the packages of an extra are installed, without importing them."""
-    included = EXTRAS["tensorflow"] if extra in WITH_TENSORFLOW else {}
+    included = EXTRAS[INCLUDED[extra]] if extra in INCLUDED else {}
     packages = {**included, **EXTRAS[extra]}
-    if extra != "ctranslate2":
+    if extra not in ("ctranslate2", "ray", "serve"):
         packages.pop("ctranslate2", None)  # Only `train` and its engine require it.
     require_modules(packages, needed_for, packages)
 

@@ -21,6 +21,7 @@ NOT_RUN = {
     "Helsinki-NLP/": "it downloads a published model",
     "openai-community/": "it downloads a published model",
     "serve(read_server_options(": "it serves until it is stopped",
+    "serve.run(application(": "it requires Ray; tests/serving/test_on_ray.py does it",
     "kt.distribute(": "it requires several devices and JAX",
     "kt.Pipeline(": "it requires several devices and JAX",
 }

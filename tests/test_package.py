@@ -15,7 +15,7 @@ from keras_transformer_runtime.packages import (
     DEPENDENCIES,
     DISTRIBUTION,
     EXTRAS,
-    WITH_TENSORFLOW,
+    INCLUDED,
 )
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -85,7 +85,7 @@ def test_messages_advise_the_requirements_of_the_project():
     assert sorted(DEPENDENCIES.values()) == sorted(PROJECT["dependencies"])
     extras = PROJECT["optional-dependencies"]
     for extra, packages in EXTRAS.items():
-        included = [f"{DISTRIBUTION}[tensorflow]"] if extra in WITH_TENSORFLOW else []
+        included = [f"{DISTRIBUTION}[{INCLUDED[extra]}]"] if extra in INCLUDED else []
         assert sorted([*included, *packages.values()]) == sorted(extras[extra])
 
 

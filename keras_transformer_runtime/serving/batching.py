@@ -113,10 +113,6 @@ class Batcher:
                 raise each
         return found
 
-    def close(self) -> None:
-        """Ends the thread."""
-        self._thread.shutdown(wait=False)
-
     def _start_soon(self) -> None:
         """Starts a batch of the last size now, and a smaller one after idle time."""
         if self.waiting >= self._last_size:

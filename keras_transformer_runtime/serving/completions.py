@@ -18,6 +18,8 @@ from keras_transformer_runtime.serving.requests import (
     RequestError,
     RequestModel,
     SearchFields,
+    Stops,
+    Texts,
     check_count,
     check_text,
 )
@@ -36,10 +38,10 @@ class CompletionRequest(SearchFields):
     """The body of `/v1/completions`."""
 
     model: str
-    prompt: str | list[str]
+    prompt: str | Texts
     max_tokens: Count | None = None
     n: Count = 1
-    stop: str | list[str] | None = None
+    stop: str | Stops | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     logprobs: Annotated[int, Field(ge=0)] | None = None
@@ -48,7 +50,7 @@ class CompletionRequest(SearchFields):
     best_of: Count | None = None
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: dict[str, object] | None = None
     suffix: Literal[""] | None = None
     user: str | None = None
 

@@ -1,4 +1,10 @@
-"""The HTTP connections of a server and their limits."""
+"""The HTTP connections of a server and their limits.
+
+uvicorn has timeouts for idle connections and for the end of the server. `Connection`
+has those limits that uvicorn 0.54 lacks: of the header section (size and time), of the
+time that a client takes to read a response, of pipelined requests, and of connections,
+which uvicorn's `limit_concurrency` refuses only when they send a request.
+"""
 
 import asyncio
 import http
@@ -16,6 +22,10 @@ from keras_transformer_runtime.serving.server_options import ServerOptions
 MAX_CONNECTIONS = 2048
 MAX_HEADER_BYTES = 32_768
 MAX_PIPELINED = 32  # requests that wait for the response to an earlier one
+HEALTH_SECONDS = 60  # within which a process must respond to the first one
+# An idle connection is kept for this time when the server ends, for a request that is
+# on its way.
+ENDING_SECONDS = 0.5
 
 
 class HTTPConfig(uvicorn.Config):
@@ -40,6 +50,7 @@ class HTTPConfig(uvicorn.Config):
             headers=[("X-Content-Type-Options", "nosniff")],
             timeout_keep_alive=math.ceil(options.keep_alive_seconds),
             timeout_graceful_shutdown=math.ceil(options.timeout_seconds),
+            timeout_worker_healthcheck=HEALTH_SECONDS,
         )
         self.options = options
 
@@ -60,6 +71,7 @@ class Connection(HttpToolsProtocol):
         self._incomplete_bytes = 0  # received since the parser last found a part
         self._header_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
+        self._is_ending = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -94,6 +106,8 @@ class Connection(HttpToolsProtocol):
         """Notes the end of a header section."""
         self._in_header, self._incomplete_bytes = False, 0
         super().on_headers_complete()
+        if self._is_ending:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """Notes a part of a body."""
@@ -121,6 +135,16 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
         if self._write_timer is not None:
             self._write_timer.cancel()
+
+    def shutdown(self) -> None:
+        """Ends the connection after the request in progress or on its way."""
+        if self._responds:
+            super().shutdown()
+        elif not self._is_ending:
+            self._is_ending = True
+            self.loop.call_later(ENDING_SECONDS, self.shutdown)
+        else:
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         """Responds to a request that is not HTTP."""

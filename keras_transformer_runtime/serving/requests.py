@@ -14,6 +14,10 @@ from keras_transformer_runtime.serving.server_options import ServerOptions
 Count = Annotated[int, Field(ge=1)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# A body of a megabyte may have 300,000 errors; the first one is enough.
+Texts = Annotated[list[str], Field(fail_fast=True)]
+Stops = Annotated[list[str], Field(fail_fast=True, max_length=16)]
+MAX_NAMED = 5  # unknown keys in a message
 
 
 class RequestError(Exception):
@@ -61,6 +65,12 @@ class RequestModel(BaseModel):
     @classmethod
     def read(cls, body: object) -> Self:
         """Checks a body. Each error names the key."""
+        unknown = set(body) - set(cls.model_fields) if isinstance(body, dict) else ()
+        if unknown:
+            named = sorted(unknown)[:MAX_NAMED]
+            raise RequestError(
+                400, "; ".join(f"there is no key {name!r:.80}" for name in named)
+            )
         try:
             return cls.model_validate(body)
         except ValidationError as error:
@@ -90,7 +100,7 @@ class OptionFields(SearchFields):
 
     max_length: Count | None = None
     num_hypotheses: Count | None = None
-    stop: list[str] | None = None
+    stop: Stops | None = None
 
 
 def generation_options(

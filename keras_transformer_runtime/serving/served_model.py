@@ -84,9 +84,8 @@ class ModelVersion:
         self.state, self.error, self.failures = "AVAILABLE", "", 0
 
     def set_unloaded(self) -> None:
-        """Frees the memory of the version, which has ended."""
+        """Ends the version; its memory is freed after the requests that use it."""
         self.loaded.model.close()
-        self.loaded.batcher.close()
         self._loaded, self.state = None, "END"
 
 

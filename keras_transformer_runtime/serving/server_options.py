@@ -105,8 +105,9 @@ class ServerOptions(_Options):
         host: str, address to listen on.
         port: int, port of HTTP; 0 for any free port.
         processes: int, number of processes that load all models and share the port.
+            The system distributes connections, not requests, among them.
         threads: int, number of threads of each engine; `None` = the cores of the
-            machine, divided by `processes`.
+            machine or the container, divided by `processes`.
         api_key: str, the key that clients must send, as `Authorization: Bearer KEY`;
             `None` = none.
         poll_seconds: float, seconds between searches for new versions.

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from keras_transformer_runtime.engines.model_description import FILE
 from keras_transformer_runtime.model_paths import is_version
+from keras_transformer_runtime.packages import require_extra
 from keras_transformer_runtime.serving.server_options import ModelOptions
 
 
@@ -27,9 +28,12 @@ def selected_versions(options: ModelOptions) -> dict[int, VersionFolder]:
 
 
 def check_versions(models: Mapping[str, ModelOptions]) -> None:
-    """Checks that every model has a version to serve."""
+    """Checks that every model has a version to serve, and its engine is installed."""
+    engines = set()
     for name, options in models.items():
-        if not options.wait_for_versions and not selected_versions(options):
+        selected = selected_versions(options)
+        engines |= {version.engine for version in selected.values()}
+        if not options.wait_for_versions and not selected:
             kind = {
                 "auto": "a SavedModel or a model for CTranslate2",
                 "ctranslate2": "a model for CTranslate2",
@@ -41,6 +45,8 @@ def check_versions(models: Mapping[str, ModelOptions]) -> None:
                 f"folder={options.folder}, versions={options.versions}. Export a "
                 "version, or set `wait_for_versions` to start without one."
             )
+    if "saved_model" in engines:
+        require_extra("tensorflow", "The engine of SavedModels")
 
 
 def _versions(folder: pathlib.Path, engine: str) -> dict[int, VersionFolder]:
