@@ -248,9 +248,9 @@ class _LineWriter:
             best = {each.text: each for each in reversed(hypotheses)}
             hypotheses = [each for each in hypotheses if best[each.text] is each]
         return "".join(
-            f"{number} ||| {_one_line(text)} ||| {score:.6f}\n"
-            for text, score, _ in hypotheses
-            if score > -math.inf
+            f"{number} ||| {_one_line(each.text)} ||| {each.score:.6f}\n"
+            for each in hypotheses
+            if each.score > -math.inf
         )
 
 

@@ -126,7 +126,7 @@ def bearer(headers: Headers) -> str:
 
 def is_key(given: str, key: str) -> bool:
     """Returns whether a client has sent the key."""
-    return hmac.compare_digest(given.encode(), key.encode())
+    return hmac.compare_digest(given.encode("utf-8", "replace"), key.encode())
 
 
 class BodyTooLarge(Exception):

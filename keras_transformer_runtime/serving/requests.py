@@ -11,9 +11,12 @@ from keras_transformer_runtime.engines.engine import Engine
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.serving.server_options import ServerOptions
 
-Count = Annotated[int, Field(ge=1)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# The bounds are those of the int32 and float32 numbers of the engines.
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+NotNegative = Annotated[int, Field(ge=0, lt=2**31)]
+Number = Annotated[float, Field(ge=-1e3, le=1e3)]
+Positive = Annotated[float, Field(ge=1e-3, le=1e3)]
+Stops = Annotated[list[str], Field(max_length=16)]
 
 
 class RequestError(Exception):
@@ -74,14 +77,14 @@ class RequestModel(BaseModel):
 class SearchFields(RequestModel):
     """The options of a search that a request may have; `null` = those of the model."""
 
-    min_length: Annotated[int, Field(ge=0)] | None = None
+    min_length: NotNegative | None = None
     num_beams: Count | None = None
     length_penalty: Number | None = None
     repetition_penalty: Positive | None = None
-    no_repeat_ngram_size: Annotated[int, Field(ge=0)] | None = None
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    no_repeat_ngram_size: NotNegative | None = None
+    temperature: Positive | Annotated[float, Field(ge=0, le=0)] | None = None
     top_k: Count | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=1e-3, le=1)] | None = None
     seed: int | None = None
 
 
@@ -90,7 +93,7 @@ class OptionFields(SearchFields):
 
     max_length: Count | None = None
     num_hypotheses: Count | None = None
-    stop: list[str] | None = None
+    stop: Stops | None = None
 
 
 def generation_options(
@@ -187,4 +190,5 @@ def validation_message(location: tuple[int | str, ...], kind: str, text: str) ->
     if kind == "extra_forbidden":
         return f"there is no key {name!r}"
     text = text.removeprefix("Value error, ")
-    return f"{name!r}: {text[0].lower()}{text[1:]}"
+    text = text[0].lower() + text[1:]
+    return f"{name!r}: {text}" if name else text

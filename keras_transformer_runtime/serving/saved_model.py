@@ -31,6 +31,7 @@ FUNCTIONS = {
     "serving_default": "search",
     "nbest": "search",
     "continue": "continue",
+    "constrained": "constrained",
     "score": "score",
     "attention": "attention",
     "attention_scores": "attention_scores",
@@ -39,6 +40,7 @@ FUNCTIONS = {
 # is removed from responses, so that they do not depend on the other texts.
 PADDED: dict[str, dict[str, tuple[str | None, ...]]] = {
     "nbest": {"token_ids": (None, "target")},
+    "constrained": {"token_ids": (None, "target")},
     "tokens": {"token_ids": (None, "target")},
     "score": {"tokens": ("target",), "token_scores": ("target",)},
     "attention": {
@@ -69,7 +71,8 @@ class Shape(NamedTuple):
 class PaddedSavedModel(SavedModelEngine):
     """Calls a SavedModel in shapes that are compiled.
 
-    A batch that has another shape is padded to a larger one by texts of its length.
+    A batch that has another shape is padded to a larger one by texts of its length. A
+    batch of arrays is padded to the next of `batch_sizes`.
 
     Args:
         path: folder of the SavedModel.
@@ -86,15 +89,20 @@ class PaddedSavedModel(SavedModelEngine):
         super().__init__(path, description)
         self.batch_sizes = batch_sizes
         self._fillers: dict[tuple[int, str], str] = {}
-        self.compiled: set[Shape] = set()
+        self.compiled: frozenset[Shape] = frozenset()
         self.remaining = self._shapes()
 
     def call(self, signature: str, **inputs: Sequence[object]) -> dict[str, np.ndarray]:
+        count = len(next(iter(inputs.values())))
+        if not self._takes_texts(signature):
+            missing = max(0, self._size(count) - count)
+            columns = {x: [*rows, *[rows[0]] * missing] for x, rows in inputs.items()}
+            outputs = super().call(signature, **columns)
+            return {name: array[:count] for name, array in outputs.items()}
         function = FUNCTIONS.get(signature)
-        names = [name for name in ("text", "source", "target") if name in inputs]
-        if function is None or not self._takes_texts(signature):
+        if function is None:
             return super().call(signature, **inputs)
-        count = len(inputs[names[0]])
+        names = [name for name in ("text", "source", "target") if name in inputs]
         longest = max(
             length
             for name in names
@@ -117,15 +125,14 @@ class PaddedSavedModel(SavedModelEngine):
         specs = self.signatures[signature].structured_input_signature[1]
         none: dict[str, list[object]] = {name: [] for name in specs}
         super().call(signature, **self._padded(none, shape, fills=True))
-        self.remaining.remove(shape)
-        self.compiled.add(shape)
+        # New objects, since requests read the old ones in another thread.
+        self.compiled = self.compiled | {shape}
+        self.remaining = self.remaining[1:]
 
     def _takes_texts(self, signature: str) -> bool:
         inputs = self.signatures[signature].structured_input_signature[1]
-        return "lengths" in self.signatures and all(
-            spec.dtype == tf.string
-            for name, spec in inputs.items()
-            if name not in ("seed", "state")
+        return all(
+            spec.dtype == tf.string for name, spec in inputs.items() if name != "seed"
         )
 
     def _lengths(self, texts: list[str], side: str) -> list[int]:
@@ -145,8 +152,11 @@ class PaddedSavedModel(SavedModelEngine):
         sizes = [*self.batch_sizes]
         most = max(2, sizes[-1])
         shapes = [Shape("search", most, lengths[-1])]
-        if "continue" in self.signatures:
-            shapes.append(Shape("continue", most, lengths[-1]))
+        shapes += [
+            Shape(name, most, lengths[-1])
+            for name in ("continue", "constrained")
+            if name in self.signatures
+        ]
         shapes += [Shape("search", sizes[0], length) for length in lengths]
         shapes += [
             Shape(name, 2, lengths[-1])
@@ -160,14 +170,17 @@ class PaddedSavedModel(SavedModelEngine):
         ]
         return [*dict.fromkeys(shapes)]
 
+    def _size(self, count: int) -> int:
+        """Returns the number of texts to which a batch is padded."""
+        return next((size for size in self.batch_sizes if size >= count), count)
+
     def _shape(self, function: str, count: int, longest: int) -> Shape | None:
         """Returns the smallest compiled shape of a batch; `None` if none is expected.
 
         A shape that is not its own has room for one text that fills it.
         """
         length = _padded_length(longest)
-        size = next((size for size in self.batch_sizes if size >= count), count)
-        own = Shape(function, size, length)
+        own = Shape(function, self._size(count), length)
         if own in self.compiled:
             return own
         fitting = [
@@ -281,7 +294,7 @@ class ServedSavedModel(LoadedModel):
         except Exception:
             logger.exception("%s cannot be compiled", self._folder)
             self._error = "a shape cannot be compiled; see the log of the server"
-            self.engine.remaining.clear()
+            self.engine.remaining = []
 
     def metadata(self) -> dict[str, object]:
         with open(os.path.join(self._folder, "saved_model.pb"), "rb") as file:
