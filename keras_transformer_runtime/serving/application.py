@@ -59,8 +59,10 @@ from keras_transformer_runtime.serving.requests import (
     OptionFields,
     RequestError,
     Text,
+    error_body,
     generation_options,
     json_object,
+    openai_error,
 )
 from keras_transformer_runtime.serving.served_model import (
     LoadedVersion,
@@ -578,15 +580,10 @@ async def _rest(first: str, events: AsyncGenerator[str]) -> AsyncIterator[str]:
             async for event in events:
                 yield event
     except RequestError as error:
-        yield completions.event(_openai_error(error.status, error.message))
+        yield completions.event(openai_error(error.status, error.message))
     except Exception:
         logger.exception("a stream failed")
-        yield completions.event(_openai_error(500, "the model failed"))
-
-
-def _openai_error(status: int, message: str) -> dict[str, object]:
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+        yield completions.event(openai_error(500, "the model failed"))
 
 
 def _state(version: ModelVersion) -> dict[str, object]:
@@ -604,21 +601,18 @@ async def _respond_refusal(request: Request, error: Any) -> Response:
         503: {"Retry-After": "1"},
     }.get(error.status)
     message = error.message[:MAX_MESSAGE_LENGTH]
-    body: dict[str, object] = {"error": message}
-    if request.url.path == "/v1/completions":
-        body = _openai_error(error.status, message)
+    body = error_body(request.url.path, error.status, message)
     return JSONResponse(body, status_code=error.status, headers=headers)
 
 
 async def _respond_http_error(request: Request, error: Any) -> Response:
-    return JSONResponse(
-        {"error": f"{request.method} {request.url.path[:200]}: {error.detail}"},
-        status_code=error.status_code,
-        headers=error.headers,
-    )
+    path, status = request.url.path, error.status_code
+    message = f"{request.method} {path[:200]}: {error.detail}"
+    body = error_body(path, status, message)
+    return JSONResponse(body, status_code=status, headers=error.headers)
 
 
 async def _respond_failure(request: Request, error: Exception) -> Response:
-    return JSONResponse(
-        {"error": "internal error; see the log of the server"}, status_code=500
-    )
+    message = "internal error; see the log of the server"
+    body = error_body(request.url.path, 500, message)
+    return JSONResponse(body, status_code=500)

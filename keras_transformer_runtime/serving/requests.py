@@ -28,6 +28,19 @@ class RequestError(Exception):
         self.message = message
 
 
+def error_body(path: str, status: int, message: str) -> dict[str, object]:
+    """Returns the body of the response to a request that fails."""
+    if path == "/v1/completions":
+        return openai_error(status, message)
+    return {"error": message}
+
+
+def openai_error(status: int, message: str) -> dict[str, object]:
+    """Returns an error in OpenAI's form."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+
+
 @dataclass(frozen=True)
 class Generation:
     """How the texts of a batch are generated."""

@@ -255,9 +255,22 @@ def test_overload_is_refused_immediately(client):
 def test_a_body_in_many_parts(client):
     """The wait for a disconnect takes none of them."""
     body = b'{"instances": ["abc"]}'
-    parts = (body[place : place + 1] for place in range(len(body)))
-    response = client.post(PREDICT, content=parts)
-    assert response.json()["predictions"][0]["text"] == "ABC"
+    parts = [body[place : place + 1] for place in range(len(body))]
+    scope = {"type": "http", "method": "POST", "path": PREDICT, "headers": []}
+    sent = []
+
+    async def receive():
+        await asyncio.sleep(0)
+        if not parts:
+            await asyncio.Event().wait()
+        part = parts.pop(0)
+        return {"type": "http.request", "body": part, "more_body": bool(parts)}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(client.app({**scope, "query_string": b""}, receive, send))
+    assert b'"text":"ABC"' in sent[1]["body"]
 
 
 def test_requests_after_an_error_succeed(client):
