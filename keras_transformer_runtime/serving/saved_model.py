@@ -36,6 +36,10 @@ FUNCTIONS = {
     "attention": "attention",
     "attention_scores": "attention_scores",
 }
+TEXTS = ("text", "source", "target")  # inputs whose lengths XLA compiles
+# The numbers of texts that fill a shape; 1 of other functions. They compute one text
+# at a time, and have one shape.
+FILLERS = {"attention": 1, "attention_scores": 1, "score": 2}
 # The axes after the first that are padded to the longest text of a batch. The padding
 # is removed from responses, so that they do not depend on the other texts.
 PADDED: dict[str, dict[str, tuple[str | None, ...]]] = {
@@ -102,11 +106,11 @@ class PaddedSavedModel(SavedModelEngine):
         function = FUNCTIONS.get(signature)
         if function is None:
             return super().call(signature, **inputs)
-        names = [name for name in ("text", "source", "target") if name in inputs]
         longest = max(
             length
-            for name in names
-            for length in self._lengths([*map(str, inputs[name])], _side(name))
+            for name, column in inputs.items()
+            if name in TEXTS
+            for length in self._lengths([*map(str, column)], _side(name))
         )
         shape = self._shape(function, count, longest)
         if shape is None:
@@ -124,7 +128,7 @@ class PaddedSavedModel(SavedModelEngine):
         ]
         specs = self.signatures[signature].structured_input_signature[1]
         none: dict[str, list[object]] = {name: [] for name in specs}
-        super().call(signature, **self._padded(none, shape, fills=True))
+        super().call(signature, **self._padded(none, shape))
         # New objects, since requests read the old ones in another thread.
         self.compiled = self.compiled | {shape}
         self.remaining = self.remaining[1:]
@@ -159,7 +163,7 @@ class PaddedSavedModel(SavedModelEngine):
         ]
         shapes += [Shape("search", sizes[0], length) for length in lengths]
         shapes += [
-            Shape(name, 2, lengths[-1])
+            Shape(name, 1 + FILLERS[name], lengths[-1])
             for name in ("attention_scores", "attention", "score")
             if name in self.signatures
         ]
@@ -177,7 +181,7 @@ class PaddedSavedModel(SavedModelEngine):
     def _shape(self, function: str, count: int, longest: int) -> Shape | None:
         """Returns the smallest compiled shape of a batch; `None` if none is expected.
 
-        A shape that is not its own has room for one text that fills it.
+        A shape that is not its own has room for the texts that fill it.
         """
         length = _padded_length(longest)
         own = Shape(function, self._size(count), length)
@@ -187,7 +191,7 @@ class PaddedSavedModel(SavedModelEngine):
             shape
             for shape in self.compiled
             if shape.function == function
-            and shape.size > count
+            and shape.size >= count + FILLERS.get(function, 1)
             and shape.length >= length
         ]
         if fitting:
@@ -198,19 +202,21 @@ class PaddedSavedModel(SavedModelEngine):
             )
         return None
 
-    def _padded(
-        self, inputs: dict[str, Any], shape: Shape, fills: bool = False
-    ) -> dict[str, list[object]]:
-        """Adds texts to a batch, the first of which has the length of the shape."""
+    def _padded(self, inputs: dict[str, Any], shape: Shape) -> dict[str, list[object]]:
+        """Adds texts to a batch, one of which has the length of the shape.
+
+        A pair has a filler of each side in another row, since a language model limits
+        the length of both together.
+        """
         padded: dict[str, list[object]] = {}
+        texts = [name for name in TEXTS if name in inputs]
         for name, column in inputs.items():
             missing = shape.size - len(column)
-            empty: object = 0 if name == "seed" else ""
-            filler = empty
-            if missing and name in ("text", "source", "target"):
-                filler = self._filler(shape.length, _side(name))
-            others = [filler if fills else empty] * missing
-            padded[name] = [*column, filler, *others][: shape.size]
+            others: list[object] = [0 if name == "seed" else ""] * missing
+            if name in texts and missing:
+                place = texts.index(name)
+                others[place] = self._filler(shape.length, _side(name))
+            padded[name] = [*column, *others]
         return padded
 
     def _filler(self, length: int, side: str) -> str:
@@ -227,11 +233,15 @@ class PaddedSavedModel(SavedModelEngine):
             texts = [" ".join([word] * count) for count in range(1, length + 1)]
             texts = [word[:count] for count in range(1, len(word))] + texts
             counts = self.measure(texts, side)
-            limit = length if side == "target" else self.max_source_length or length
+            limits = {
+                "source": self.max_source_length,
+                "target": self.max_target_length,
+            }
+            limit = min(length, limits[side] or length)
             fitting = [
                 (count, text)
                 for count, text in zip(counts, texts, strict=True)
-                if count <= min(length, limit)
+                if count <= limit
             ]
             self._fillers[length, side] = max(fitting)[1]
         return self._fillers[length, side]
@@ -312,8 +322,8 @@ class ServedSavedModel(LoadedModel):
 
     def call(self, name: str, rows: Sequence[Row]) -> Sequence[Row]:
         columns = {key: [row[key] for row in rows] for key in rows[0]}
-        if name in ("attention", "attention_scores", "score") and len(rows) > 1:
-            return [self.call(name, [row])[0] for row in rows]  # of one shape
+        if name in FILLERS and len(rows) > 1:
+            return [self.call(name, [row])[0] for row in rows]
         outputs = self.engine.call(name, **columns)
         return [*_result_rows(name, outputs, len(rows))]
 
