@@ -146,6 +146,10 @@ class Application:
         )
         self.asgi = protect(application, options)
 
+    def update_metrics(self) -> None:
+        """Sets the metrics that describe the models."""
+        self._metrics.update(self._models.values())
+
     async def page(self, request: Request) -> Response:
         """Returns the page to try the models."""
         return FileResponse(PAGE, headers=PAGE_HEADERS)
@@ -165,7 +169,7 @@ class Application:
 
     async def metrics(self, request: Request) -> Response:
         """Returns the metrics for Prometheus."""
-        self._metrics.update(self._models.values())
+        self.update_metrics()
         return Response(self._metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def openapi(self, request: Request) -> Response:
@@ -211,14 +215,14 @@ class Application:
     async def predict(self, request: Request) -> Response:
         """Computes a `:predict` request of TensorFlow Serving's API."""
         model = self._model(request.path_params["name"])
-        number, body = self._number(request), await self._body(request)
-        predicting = self._predict(body, model, number)
-        return await self._measured(request, model, predicting)
+        # Before `_measured`, which awaits the messages after the body.
+        body = await self._body(request)
+        return await self._measured(request, model, self._predict(request, model, body))
 
     async def _predict(
-        self, body: bytes, model: ServedModel, number: int | None
+        self, request: Request, model: ServedModel, body: bytes
     ) -> Response:
-        loaded = model.available(number).loaded
+        loaded = model.available(self._number(request)).loaded
         parsed = rest.parse(body, loaded.model.signatures, self._options)
         outputs = await self._outputs(model, loaded, parsed)
         self._metrics.texts.labels(model.name).inc(len(outputs))
@@ -362,14 +366,18 @@ class Application:
     ) -> AsyncGenerator[str]:
         """Yields the events of a stream."""
         loop = asyncio.get_running_loop()
-        written: asyncio.Queue[tuple[int, str] | None] = asyncio.Queue()
+        newest: dict[int, str] = {}  # the texts of which a part is not sent
+        changed = asyncio.Event()
         sent = [""] * (len(asked.prompts) * asked.n)
+
+        def write(index: int, text: str) -> None:
+            newest[index] = text
+            changed.set()
 
         def receiver(place: int) -> Callable[[str], bool]:
             def receive(text: str) -> bool:
                 if not generating.done():
-                    piece = place * asked.n, text
-                    loop.call_soon_threadsafe(written.put_nowait, piece)
+                    loop.call_soon_threadsafe(write, place * asked.n, text)
                 return generating.done()  # the client has disconnected
 
             return receive
@@ -380,13 +388,16 @@ class Application:
         ]
         completion = Completion(asked)
         generating = asyncio.ensure_future(loaded.generate(texts, generation))
-        generating.add_done_callback(lambda _: written.put_nowait(None))
+        generating.add_done_callback(lambda _: changed.set())
         try:
-            while (piece := await written.get()) is not None:
-                index, text = piece
-                if len(text) > len(sent[index]):
-                    yield completion.piece(index, text[len(sent[index]) :])
-                    sent[index] = text
+            while not generating.done():
+                await changed.wait()
+                changed.clear()
+                for index in [*newest]:
+                    text = newest.pop(index)
+                    if len(text) > len(sent[index]):
+                        yield completion.piece(index, text[len(sent[index]) :])
+                        sent[index] = text
             hypotheses = [each for own in await generating for each in own]
             for index, each in enumerate(hypotheses):
                 rest_of_text = each.text[len(sent[index]) :]

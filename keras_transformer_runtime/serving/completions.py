@@ -19,6 +19,7 @@ from keras_transformer_runtime.serving.requests import (
     RequestModel,
     SearchFields,
     Stops,
+    Texts,
     check_count,
     check_text,
 )
@@ -37,7 +38,7 @@ class CompletionRequest(SearchFields):
     """The body of `/v1/completions`."""
 
     model: str
-    prompt: str | list[str]
+    prompt: str | Texts
     max_tokens: Count | None = None
     n: Count = 1
     stop: str | Stops | None = None
@@ -49,7 +50,7 @@ class CompletionRequest(SearchFields):
     best_of: Count | None = None
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: dict[str, object] | None = None
     suffix: Literal[""] | None = None
     user: str | None = None
 

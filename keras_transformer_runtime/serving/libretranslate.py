@@ -14,12 +14,14 @@ from keras_transformer_runtime.engines.engine import Hypothesis
 from keras_transformer_runtime.serving.requests import (
     RequestError,
     SearchFields,
+    Texts,
     check_count,
     check_text,
 )
 from keras_transformer_runtime.serving.server_options import ServerOptions
 
 AUTO = "auto"
+MAX_FIELDS = 1_000
 
 _NAMES = (
     "ar Arabic,az Azerbaijani,be Belarusian,bg Bulgarian,bn Bengali,ca Catalan,"
@@ -46,7 +48,7 @@ class Direction(NamedTuple):
 class TranslateRequest(SearchFields):
     """The body of `/translate`."""
 
-    q: str | list[str]
+    q: str | Texts
     source: str
     target: str
     format: Literal["text"] = "text"
@@ -100,9 +102,16 @@ class TranslateRequest(SearchFields):
 def form_values(body: bytes) -> dict[str, object]:
     """Returns the values of a form, with the types of those of JSON."""
     try:
-        form = parse_qs(body.decode("utf-8"), keep_blank_values=True, errors="strict")
+        text = body.decode("utf-8")
+        form = parse_qs(
+            text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS
+        )
     except UnicodeDecodeError as error:
         raise RequestError(400, f"the body must be UTF-8: {error}") from None
+    except ValueError:
+        raise RequestError(
+            400, f"a form must have at most {MAX_FIELDS} fields; send JSON"
+        ) from None
     values: dict[str, object] = {
         name: found[0] if len(found) == 1 else found for name, found in form.items()
     }

@@ -16,7 +16,10 @@ Count = Annotated[int, Field(ge=1, lt=2**31)]
 NotNegative = Annotated[int, Field(ge=0, lt=2**31)]
 Number = Annotated[float, Field(ge=-1e3, le=1e3)]
 Positive = Annotated[float, Field(ge=1e-3, le=1e3)]
-Stops = Annotated[list[str], Field(max_length=16)]
+# A body of a megabyte may have 300,000 errors; the first one is enough.
+Texts = Annotated[list[str], Field(fail_fast=True)]
+Stops = Annotated[list[str], Field(fail_fast=True, max_length=16)]
+MAX_NAMED = 5  # unknown keys in a message
 
 
 class RequestError(Exception):
@@ -77,6 +80,12 @@ class RequestModel(BaseModel):
     @classmethod
     def read(cls, body: object) -> Self:
         """Checks a body. Each error names the key."""
+        unknown = set(body) - set(cls.model_fields) if isinstance(body, dict) else ()
+        if unknown:
+            named = sorted(unknown)[:MAX_NAMED]
+            raise RequestError(
+                400, "; ".join(f"there is no key {name!r:.80}" for name in named)
+            )
         try:
             return cls.model_validate(body)
         except ValidationError as error:

@@ -82,7 +82,7 @@ class ModelVersion:
         self.state, self.error, self.failures = "AVAILABLE", "", 0
 
     def set_unloaded(self) -> None:
-        """Frees the memory of the version, once no request refers to it any more."""
+        """Ends the version; its memory is freed after the requests that use it."""
         self.loaded.model.close()
         self._loaded, self.compilation, self.state = None, None, "END"
 

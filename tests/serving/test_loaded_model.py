@@ -159,7 +159,7 @@ def test_the_length_of_a_text_is_limited(client):
     ("signature", "given", "message"),
     [
         ("score", {"options": {"num_beams": 2}}, "'score' has no 'options'"),
-        ("nbest", {"options": {"temperature": 1, "seed": 3}}, "`seed` must be `None`"),
+        ("nbest", {"options": {"temperature": 1, "seed": 3}}, "`seed` must"),
         ("nbest", {"options": {"top_k": 12, "temperature": 1}}, "vocabulary size"),
         ("attention", {}, "'signature_name' must be one of"),
     ],
@@ -181,7 +181,7 @@ def test_a_seed_with_an_engine_that_has_none(client):
     body["options"] = {"temperature": 0.5}
     response = client.post(PATH.format("en-de"), json=body)
     assert response.status_code == 400
-    assert "`seed` must be `None` with CTranslate2" in response.json()["error"]
+    assert "`seed` must" in response.json()["error"]
 
 
 def test_metadata(client):
