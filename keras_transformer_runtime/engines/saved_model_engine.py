@@ -269,7 +269,7 @@ class SavedModelEngine(Engine):
         try:
             outputs = function(**tensors)
         except tf.errors.InvalidArgumentError as error:
-            message = re.search(r"`\w+` must[^\]\n']*", str(error))
+            message = re.search(r"(`\w+` and )?`\w+` must[^\]\n']*", str(error))
             raise ValueError(f"{message[0] if message else error}.") from None
         return {name: output.numpy() for name, output in outputs.items()}
 

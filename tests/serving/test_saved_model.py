@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from ctranslate2_designs import causal_model_of, model_of
+from ctranslate2_designs import model_of
 from fake_models import client_of, served
 
 from keras_transformer import BeamSearch, Sampling
@@ -312,17 +312,17 @@ def test_a_shape_that_cannot_be_compiled(folder, alone, monkeypatch, caplog):
     assert best.text == expected.decode()
 
 
-def test_completions_of_a_language_model(tmp_path):
+def test_completions_of_a_language_model(language_model, tmp_path):
     """Streams are computed a few tokens at a time, in batches."""
-    language_model = causal_model_of(seed=21, max_length=23)
-    checks = {"check_texts": ["abc", ""], "warmup": ()}
-    language_model.export(tmp_path / "1", Sampling(top_k=1), **checks)
+    given = {"check_texts": ["abc", ""], "warmup": (), "max_length": 9}
+    language_model.export(tmp_path / "1", Sampling(top_k=1), **given)
     model = ServedSavedModel(tmp_path / "1", (1, 4), threads=0)
     while model.progress.remaining:
         time.sleep(0.1)
+    assert model.progress.error == ""
     options = make_server_options(models={"m": {"folder": tmp_path}})
     prompts = ["abc", "f", "deadbee"]
-    texts = language_model.generate(prompts, Sampling(top_k=1), seed=3)
+    texts = language_model.generate(prompts, Sampling(top_k=1), max_length=9, seed=3)
     body = {"model": "m", "prompt": prompts, "logprobs": 1}
     found = served("m", options.models["m"], model)
     with client_of({"m": found}, options) as client:
@@ -332,7 +332,13 @@ def test_completions_of_a_language_model(tmp_path):
         expected = language_model.score(prompts, texts)
         for choice, scores in zip(choices, expected.token_scores, strict=True):
             logprobs = choice["logprobs"]["token_logprobs"]
+            assert len(logprobs) in (len(scores), len(scores) - 1)
             np.testing.assert_allclose(logprobs, scores[: len(logprobs)], atol=1e-4)
+        # The end token does not fit into the context.
+        full = client.post("/v1/completions", json={**body, "prompt": "abcdef" * 3})
+        message = "`source` and `target` must be shorter together."
+        assert full.status_code == 400
+        assert full.json()["error"]["message"] == message
         del body["logprobs"]
         streamed = client.post("/v1/completions", json={**body, "stream": True})
         pieces = [""] * 3
