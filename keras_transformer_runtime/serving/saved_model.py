@@ -14,7 +14,12 @@ import tensorflow as tf
 from google.protobuf.json_format import MessageToDict
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from keras_transformer_runtime.engines.model_description import ModelDescription
+from keras_transformer_runtime.engines.generation_options import GenerationOptions
+from keras_transformer_runtime.engines.model_description import (
+    FILE,
+    LengthLimits,
+    ModelDescription,
+)
 from keras_transformer_runtime.engines.saved_model_engine import SavedModelEngine
 from keras_transformer_runtime.engines.warmup_requests import warmup_requests
 from keras_transformer_runtime.serving.loaded_model import LoadedModel, Progress
@@ -144,7 +149,8 @@ class PaddedSavedModel(SavedModelEngine):
 
     def _shapes(self) -> list[Shape]:
         """Returns the shapes to compile, the one that all texts fit into first."""
-        if "lengths" not in self.signatures or "nbest" not in self.signatures:
+        has_limits = (self.path / FILE).is_file()
+        if not has_limits or not {"lengths", "nbest"} <= self.signatures.keys():
             return []
         warm = [
             request.inputs["token_ids"].shape[1]
@@ -251,7 +257,9 @@ class ServedSavedModel(LoadedModel):
     """A SavedModel that `export` has written.
 
     The largest shape is compiled first. Then batches are computed in it until their own
-    shapes are compiled, in another thread.
+    shapes are compiled, in another thread. A SavedModel whose sources are arrays, or
+    whose search has no options in the commands, has no description: its shapes are
+    compiled when they occur.
 
     Args:
         folder: folder of the SavedModel.
@@ -268,9 +276,16 @@ class ServedSavedModel(LoadedModel):
         self._folder = folder
         self._stops = False
         self._error = ""
-        self.engine = PaddedSavedModel(
-            folder, ModelDescription.read(folder), batch_sizes
+        description = (
+            ModelDescription.read(folder)
+            if (folder / FILE).is_file()
+            else ModelDescription(
+                is_language_model=False,
+                options=GenerationOptions(),
+                limits=LengthLimits(None, None, 1.0),
+            )
         )
+        self.engine = PaddedSavedModel(folder, description, batch_sizes)
         self.signatures = {
             name: Signature(
                 _specs(function.structured_input_signature[1]),

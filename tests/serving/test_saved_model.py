@@ -312,6 +312,19 @@ def test_a_shape_that_cannot_be_compiled(folder, alone, monkeypatch, caplog):
     assert best.text == expected.decode()
 
 
+def test_a_search_without_options_in_the_commands(tmp_path):
+    """It has no description, and computes nevertheless."""
+    model = model_of(seed=5, max_source_length=23, max_target_length=7)
+    search = BeamSearch(2, 0.7, patience=2.0)
+    model.export(tmp_path / "1", search, warmup=(), check_texts=SHORT)
+    loaded = ServedSavedModel(tmp_path / "1", (1, 4), threads=0)
+    assert loaded.progress == Progress()
+    texts = [Text(text) for text in SHORT]
+    found = loaded.compute(Generation(loaded.engine.options), texts)
+    expected = model.generate(SHORT, search)
+    assert [row[0].text for row in found] == expected and any(expected)
+
+
 def test_completions_of_a_language_model(language_model, tmp_path):
     """Streams are computed a few tokens at a time, in batches."""
     given = {"check_texts": ["abc", ""], "warmup": (), "max_length": 9}

@@ -27,7 +27,7 @@ def add(folder, names=SAVED_MODEL):
 def folder(tmp_path):
     for name in NAMES:
         add(tmp_path / name)
-    for number, missing in enumerate(SAVED_MODEL, start=11):  # incomplete copies
+    for number, missing in enumerate(SAVED_MODEL[:2], start=11):  # incomplete copies
         add(tmp_path / str(number), [x for x in SAVED_MODEL if x != missing])
     (tmp_path / "20").touch()
     return tmp_path
@@ -59,7 +59,8 @@ def test_each_version_has_its_engine(tmp_path):
 
     assert engines(versions="all") == {1: "saved_model", 2: "ctranslate2"}
     assert engines(engine="saved_model") == {1: "saved_model"}
-    (tmp_path / "2" / FILE).unlink()
+    for folder in ("1", "2"):  # Not every SavedModel has a description.
+        (tmp_path / folder / FILE).unlink()
     assert engines() == {1: "saved_model"}
 
 

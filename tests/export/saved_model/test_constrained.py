@@ -34,7 +34,7 @@ def served_texts(outputs):
 def test_the_signature_equals_generate(model, tmp_path):
     model.export(tmp_path / "1", SEARCH, constraints=True, warmup=[(1, 16)])
     engine = SavedModelEngine.load(tmp_path / "1")
-    _, (signature, warm) = warmup_requests(tmp_path / "1")
+    _, (signature, warm), _ = warmup_requests(tmp_path / "1")
     assert signature == "constrained"
     assert {name: len(rows) for name, rows in warm.items()} == dict.fromkeys(
         ("text", "prefix", "constraints"), 1
