@@ -219,8 +219,8 @@ class PaddedSavedModel(SavedModelEngine):
         for name, column in inputs.items():
             missing = shape.size - len(column)
             others: list[object] = [0 if name == "seed" else ""] * missing
-            if name in texts and missing:
-                place = texts.index(name)
+            place = texts.index(name) if name in texts else missing
+            if place < missing:
                 others[place] = self._filler(shape.length, _side(name))
             padded[name] = [*column, *others]
         return padded
