@@ -213,7 +213,9 @@ class CTranslate2Engine(Engine):
         batches = [batch.part(part) for part in parts]
         if on_text is not None and options.num_beams == options.num_hypotheses == 1:
             writers = [
-                self._writer(own, [places[i] for i in part], options, on_text)
+                self._writer(
+                    own, [places[i] for i in part], options, include_prompt, on_text
+                )
                 for own, part in zip(batches, parts, strict=True)
             ]
             decoded: Iterator[list[list[Hypothesis]]] = (
@@ -234,6 +236,7 @@ class CTranslate2Engine(Engine):
         batch: _Batch,
         places: Sequence[int],
         options: GenerationOptions,
+        include_prompt: bool,
         on_text: OnText,
     ) -> _OnToken:
         """Returns a function that receives tokens, and passes texts to `on_text`."""
@@ -247,6 +250,9 @@ class CTranslate2Engine(Engine):
                 return True  # The last token is the end token.
             text = self.target_tokenizer.decode(token_ids[row])
             final = final_beginning(text, options.stop)
+            if include_prompt and final:
+                prompt, cut = batch.rows[row], len(text) - len(final)
+                final = self._whole(prompt, token_ids[row], cut)
             if len(final) > len(written[row]) and final.startswith(written[row]):
                 written[row] = final
                 if on_text(places[row], final):
@@ -333,16 +339,21 @@ class CTranslate2Engine(Engine):
         token_ids = output.token_ids
         if not output.ended and not self.is_language_model:
             token_ids = token_ids[: limit - 1]  # The last token is the end token.
-        text, stopped = options.cut(self.target_tokenizer.decode(token_ids))
+        decoded = self.target_tokenizer.decode(token_ids)
+        text, stopped = options.cut(decoded)
         if prompt:
-            # The start token of a prompt can be the end token, which ends a text.
-            special = self.target_tokenizer.start_token_id, self._end_id
-            begin = [token_id for token_id in prompt if token_id not in special]
-            whole = self.target_tokenizer.decode([*begin, *token_ids])
-            cut = len(self.target_tokenizer.decode(token_ids)) - len(text)
-            text = whole[: len(whole) - cut]
+            text = self._whole(prompt, token_ids, len(decoded) - len(text))
         truncated = not (output.ended or stopped)
-        return Hypothesis(text, output.score, truncated)
+        length = min(limit, len(output.token_ids) + output.ended)
+        return Hypothesis(text, output.score, truncated, length)
+
+    def _whole(self, prompt: Sequence[int], token_ids: Sequence[int], cut: int) -> str:
+        """Returns the text of a prompt and its output without `cut` characters."""
+        # The start token of a prompt can be the end token, which ends a text.
+        special = self.target_tokenizer.start_token_id, self._end_id
+        begin = [token_id for token_id in prompt if token_id not in special]
+        whole = self.target_tokenizer.decode([*begin, *token_ids])
+        return whole[: len(whole) - cut]
 
     def _tokenize(
         self,

@@ -24,11 +24,14 @@ class Hypothesis(NamedTuple):
         score: float, its score, as the engine defines it; NaN if it was not computed.
         truncated: bool, whether it has reached the maximum length, so that its end may
             be missing.
+        length: int, number of its tokens, the end token included; 0 if the engine does
+            not count them.
     """
 
     text: str
     score: float = 0.0
     truncated: bool = False
+    length: int = 0
 
 
 class TokenScores(NamedTuple):

@@ -198,7 +198,7 @@ class SavedModelEngine(Engine):
                 kept, stopped = options.cut(text)
                 is_full = length >= limits[row]
                 truncated = is_full and not (done or stopped)
-                found[row] = Hypothesis(kept, math.nan, truncated)
+                found[row] = Hypothesis(kept, math.nan, truncated, length)
                 if done or stopped or is_full:
                     continue
                 if not on_text(row, final_beginning(text, options.stop)):
@@ -284,15 +284,28 @@ class SavedModelEngine(Engine):
         function = self.signatures[signature]
         specs = function.structured_input_signature[1]
         tensors = {
-            name: tf.constant([*values], specs[name].dtype)
-            for name, values in inputs.items()
+            name: _tensor(name, values, specs[name]) for name, values in inputs.items()
         }
         try:
             outputs = function(**tensors)
         except tf.errors.InvalidArgumentError as error:
-            message = re.search(r"`\w+` must[^\]\n']*", str(error))
+            message = re.search(r"(`\w+` and )?`\w+` must[^\]\n']*", str(error))
             raise ValueError(f"{message[0] if message else error}.") from None
         return {name: output.numpy() for name, output in outputs.items()}
+
+
+def _tensor(name: str, values: Sequence[object], spec: tf.TensorSpec) -> tf.Tensor:
+    try:
+        tensor = tf.constant([*values], spec.dtype)
+    except ValueError:  # a ragged list
+        raise ValueError(
+            f"`{name}` must have entries of one shape; received several."
+        ) from None
+    if not spec.shape.is_compatible_with(tensor.shape):
+        raise ValueError(
+            f"`{name}` must have the shape {spec.shape}; received {tensor.shape}."
+        )
+    return tensor
 
 
 def _hypotheses(
@@ -304,8 +317,9 @@ def _hypotheses(
     """Returns the hypotheses of a text; a missing one has a score of `-inf`."""
     hypotheses = []
     wholes = found["full_text" if include_prompt else "text"]
-    columns = (found["text"], wholes, found["score"], found["truncated"])
-    for text, whole, score, truncated in zip(
+    names = ("score", "truncated", "length")
+    columns = (found["text"], wholes, *(found[name] for name in names))
+    for text, whole, score, truncated, length in zip(
         *(column[row].tolist() for column in columns), strict=True
     ):
         if math.isnan(score):
@@ -317,5 +331,6 @@ def _hypotheses(
         kept, stopped = options.cut(output)
         decoded = whole.decode("utf-8", "replace")
         decoded = decoded[: len(decoded) - (len(output) - len(kept))]
-        hypotheses.append(Hypothesis(decoded, score, truncated and not stopped))
+        truncated = truncated and not stopped
+        hypotheses.append(Hypothesis(decoded, score, truncated, length))
     return hypotheses

@@ -59,8 +59,10 @@ from keras_transformer_runtime.serving.requests import (
     OptionFields,
     RequestError,
     Text,
+    error_body,
     generation_options,
     json_object,
+    openai_error,
 )
 from keras_transformer_runtime.serving.served_model import (
     LoadedVersion,
@@ -246,11 +248,14 @@ class Application:
         given = (parsed.options or OptionFields()).model_dump()
         if not is_default and parsed.options is None and loaded.model.has_own_nbest:
             return await loaded.call(name, rows)  # with a seed for each text
-        seeds = {row["seed"] for row in rows if "seed" in row}
         engine = loaded.model.engine
-        if len(seeds) == 1 and engine.options.samples:
-            given["seed"] = given["seed"] or seeds.pop()
         options = generation_options(given, engine, self._options, any(prefixes))
+        seeds = {row["seed"] for row in rows if "seed" in row}
+        if options.samples and options.seed is None and seeds:
+            if len(seeds) > 1:
+                raise RequestError(400, "each 'seed' must be the same with this engine")
+            given["seed"] = seeds.pop()
+            options = generation_options(given, engine, self._options, any(prefixes))
         texts = [row["text"] for row in rows]
         generation = Generation(options, has_prefix=any(prefixes))
         if is_default:
@@ -274,7 +279,7 @@ class Application:
         if key is not None and not is_key(given, key):
             raise RequestError(401, f"{NO_KEY}, or `api_key` in its body")
         asked.check(self._options)
-        model = self._models[asked.model(self._directions())]
+        model = self._translator(asked)
         return await self._measured(request, model, self._translate(asked, model))
 
     async def _translate(self, asked: TranslateRequest, model: ServedModel) -> Response:
@@ -303,13 +308,16 @@ class Application:
                 f"`/v1/models/{model.name}:predict`",
             )
         options = generation_options(asked.options(), engine, self._options)
-        self._metrics.texts.labels(model.name).inc(len(asked.prompts))
+        generation = Generation(
+            options, include_prompt=asked.echo, streams=asked.stream
+        )
         if asked.stream:
-            generation = Generation(options, streams=True)
-            return await self._stream(request, asked, model, loaded, generation)
-        generation = Generation(options, include_prompt=asked.echo)
-        completing = self._complete(asked, loaded, generation)
-        return await self._measured(request, model, completing)
+            response = await self._stream(request, asked, model, loaded, generation)
+        else:
+            completing = self._complete(asked, loaded, generation)
+            response = await self._measured(request, model, completing)
+        self._metrics.texts.labels(model.name).inc(len(asked.prompts))
+        return response
 
     async def _complete(
         self, asked: CompletionRequest, loaded: LoadedVersion, generation: Generation
@@ -318,22 +326,20 @@ class Application:
         found = await loaded.generate(texts, generation)
         prompts = [prompt for prompt in asked.prompts for _ in range(asked.n)]
         hypotheses = [each for own in found for each in own]
-        if asked.echo:  # without the prompt, for its tokens
-            outputs = [
-                each._replace(text=each.text.removeprefix(prompt))
+        usage = await self._usage(asked, loaded, hypotheses)
+        logprobs: list[dict[str, object] | None] = [None] * len(hypotheses)
+        if asked.logprobs is not None:
+            rows = [
+                {"source": prompt, "target": each.text}
                 for prompt, each in zip(prompts, hypotheses, strict=True)
             ]
-        else:
-            outputs = hypotheses
-        usage = await self._usage(asked, loaded, outputs)
-        logprobs: list[dict[str, object] | None] = [None] * len(outputs)
-        if asked.logprobs is not None:
-            scores = await asyncio.to_thread(
-                loaded.model.engine.score, prompts, [each.text for each in outputs]
-            )
             logprobs = [
-                completions.logprobs_body(own, not each.truncated)
-                for own, each in zip(scores, outputs, strict=True)
+                completions.logprobs_body(
+                    row["tokens"], row["token_scores"], not each.truncated
+                )
+                for row, each in zip(
+                    await loaded.call("score", rows), hypotheses, strict=True
+                )
             ]
         choices = [
             completions.choice(i, each.text, completions.finish_reason(each), own)
@@ -387,9 +393,6 @@ class Application:
         generating = asyncio.ensure_future(loaded.generate(texts, generation))
         generating.add_done_callback(lambda _: changed.set())
         try:
-            if asked.echo:
-                for index in range(len(sent)):
-                    yield completion.piece(index, asked.prompts[index // asked.n])
             while not generating.done():
                 await changed.wait()
                 changed.clear()
@@ -415,13 +418,8 @@ class Application:
         loaded: LoadedVersion,
         outputs: Sequence[Hypothesis],
     ) -> Usage:
-        measure = loaded.model.engine.measure
-        prompts = await asyncio.to_thread(measure, asked.prompts, "source")
-        texts = [each.text for each in outputs]
-        lengths = await asyncio.to_thread(measure, texts, "target")
-        # Each length includes the end token, which a text that was cut off lacks.
-        cut = sum(each.truncated for each in outputs)
-        return Usage(sum(prompts), sum(lengths) - cut)
+        prompts = await asyncio.to_thread(loaded.model.measure, asked.prompts)
+        return Usage(sum(prompts), sum(each.length for each in outputs))
 
     async def _measured(
         self,
@@ -490,6 +488,16 @@ class Application:
         """Returns the languages of the models that have them, by name."""
         found = {name: model.languages for name, model in self._models.items()}
         return {name: Direction(*pair) for name, pair in found.items() if pair}
+
+    def _translator(self, asked: TranslateRequest) -> ServedModel:
+        """Returns the model that translates a request."""
+        try:
+            return self._models[asked.model(self._directions())]
+        except RequestError:
+            for model in self._models.values():
+                if model.loading:
+                    model.available()  # raises an error that says so
+            raise
 
     def _model(self, name: str) -> ServedModel:
         if name not in self._models:
@@ -585,20 +593,15 @@ async def _next(events: AsyncIterator[str]) -> str:
 async def _rest(first: str, events: AsyncGenerator[str]) -> AsyncIterator[str]:
     """Yields the events of a stream, the first of which is there already."""
     try:
-        yield first
         async with contextlib.aclosing(events):
+            yield first
             async for event in events:
                 yield event
     except RequestError as error:
-        yield completions.event(_openai_error(error.status, error.message))
+        yield completions.event(openai_error(error.status, error.message))
     except Exception:
         logger.exception("a stream failed")
-        yield completions.event(_openai_error(500, "the model failed"))
-
-
-def _openai_error(status: int, message: str) -> dict[str, object]:
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+        yield completions.event(openai_error(500, "the model failed"))
 
 
 def _state(version: ModelVersion) -> dict[str, object]:
@@ -612,24 +615,24 @@ def _state(version: ModelVersion) -> dict[str, object]:
 
 async def _respond_refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    headers = {"Retry-After": "1"} if error.status == 503 else None
+    headers = {
+        401: {"WWW-Authenticate": "Bearer"},
+        503: {"Retry-After": "1"},
+    }.get(error.status)
     message = error.message[:MAX_MESSAGE_LENGTH]
-    body: dict[str, object] = {"error": message}
-    if request.url.path == "/v1/completions":
-        body = _openai_error(error.status, message)
+    body = error_body(request.url.path, error.status, message)
     return JSONResponse(body, status_code=error.status, headers=headers)
 
 
 async def _respond_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse(
-        {"error": f"{request.method} {request.url.path[:200]}: {error.detail}"},
-        status_code=error.status_code,
-        headers=error.headers,
-    )
+    path, status = request.url.path, error.status_code
+    message = f"{request.method} {path[:200]}: {error.detail}"
+    body = error_body(path, status, message)
+    return JSONResponse(body, status_code=status, headers=error.headers)
 
 
 async def _respond_failure(request: Request, error: Exception) -> Response:
-    return JSONResponse(
-        {"error": "internal error; see the log of the server"}, status_code=500
-    )
+    message = "internal error; see the log of the server"
+    body = error_body(request.url.path, 500, message)
+    return JSONResponse(body, status_code=500)

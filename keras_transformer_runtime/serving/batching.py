@@ -39,7 +39,7 @@ class _Waiting(NamedTuple):
 
 
 class Batcher:
-    """Computes rows in batches, one batch at a time, in a thread.
+    """Computes rows in batches, one batch at a time, in a thread that ends with it.
 
     A batch has rows of one key, at most `max_texts` of them, and at most `max_tokens`
     tokens, with the shorter rows padded to the longest. An idle engine computes a row
@@ -88,8 +88,8 @@ class Batcher:
             tokens: list of int, the number of tokens of each row.
 
         Returns:
-            The result of each row. Rows are no longer computed if the caller is
-            cancelled while they wait.
+            The result of each row. Rows leave the queue if the caller is cancelled
+            while they wait.
         """
         if self.waiting + len(rows) > max(self._max_waiting, len(rows)):
             raise RequestError(
@@ -105,9 +105,9 @@ class Batcher:
         results = [each.result for each in waiting]
         try:
             found = await asyncio.gather(*results)
-        finally:
-            for result in results:
-                result.cancel()
+        except asyncio.CancelledError:
+            self._queue = deque(row for row in self._queue if not row.result.done())
+            raise
         for each in found:
             if isinstance(each, Exception):
                 raise each
@@ -115,17 +115,19 @@ class Batcher:
 
     def _start_soon(self) -> None:
         """Starts a batch of the last size now, and a smaller one after idle time."""
-        if self.waiting >= self._last_size:
-            self._start()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        loop = asyncio.get_running_loop()
-        self._idle_timer = loop.call_later(IDLE_SECONDS, self._start)
+            self._idle_timer = None
+        if self._running is not None or not self._queue:
+            return
+        if self.waiting >= self._last_size:
+            self._start()
+        else:
+            loop = asyncio.get_running_loop()
+            self._idle_timer = loop.call_later(IDLE_SECONDS, self._start)
 
     def _start(self) -> None:
-        """Starts a batch, if no other one is computed."""
-        if self._running is not None:
-            return
+        self._idle_timer = None  # It refers to this object.
         batch = self._next_batch()
         if batch:
             self._last_size = len(batch)
@@ -153,14 +155,15 @@ class Batcher:
     async def _run(self, batch: list[_Waiting]) -> None:
         rows = [each.row for each in batch]
         call = functools.partial(self._compute, batch[0].key, rows)
-        found: Sequence[object]
+        found: Sequence[object] = [RuntimeError("the engine has failed")] * len(batch)
         try:
             loop = asyncio.get_running_loop()
             found = await loop.run_in_executor(self._thread, call)
         except Exception as error:
             found = [error] * len(batch)
-        for each, result in zip(batch, found, strict=True):
-            if not each.result.done():
-                each.result.set_result(result)
-        self._running = None
-        self._start_soon()
+        finally:
+            self._running = None
+            for each, result in zip(batch, found, strict=True):
+                if not each.result.done():
+                    each.result.set_result(result)
+            self._start_soon()

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from keras_transformer_runtime.engines.engine import Hypothesis, TokenScores
+from keras_transformer_runtime.engines.engine import Hypothesis
 from keras_transformer_runtime.serving.requests import (
     Count,
     RequestError,
@@ -71,8 +71,8 @@ class CompletionRequest(SearchFields):
                 400,
                 f"'best_of' must be 'n', which is {self.n}; received {self.best_of}",
             )
-        if self.stream and self.logprobs is not None:
-            raise RequestError(400, "'logprobs' must be null with 'stream'")
+        if (self.stream or self.echo) and self.logprobs is not None:
+            raise RequestError(400, "'logprobs' must be null with 'stream' or 'echo'")
 
     def options(self) -> dict[str, object]:
         """Returns the options of generation by our names."""
@@ -145,15 +145,17 @@ def finish_reason(hypothesis: Hypothesis) -> str:
     return "length" if hypothesis.truncated else "stop"
 
 
-def logprobs_body(scores: TokenScores, has_ended: bool) -> dict[str, object]:
+def logprobs_body(
+    tokens: Sequence[str], log_probabilities: Sequence[float], has_ended: bool
+) -> dict[str, object]:
     """Returns the entry `logprobs`: those of the tokens of the text.
 
     The end token has none if the text was cut off.
     """
-    count = len(scores.tokens) - (not has_ended)
+    count = len(tokens) - (not has_ended)
     return {
-        "tokens": scores.tokens[:count],
-        "token_logprobs": [*scores.log_probabilities[:count]],
+        "tokens": tokens[:count],
+        "token_logprobs": log_probabilities[:count],
         "top_logprobs": None,
         "text_offset": None,
     }

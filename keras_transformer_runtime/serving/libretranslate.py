@@ -3,6 +3,7 @@
 https://docs.libretranslate.com/
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import parse_qs
@@ -87,7 +88,10 @@ class TranslateRequest(SearchFields):
     def body(self, found: Sequence[Sequence[Hypothesis]]) -> dict[str, object]:
         """Returns the body of the response."""
         texts = [hypotheses[0].text for hypotheses in found]
-        others = [[each.text for each in hypotheses[1:]] for hypotheses in found]
+        others = [  # without those that the search has not found
+            [each.text for each in hypotheses[1:] if each.score > -math.inf]
+            for hypotheses in found
+        ]
         is_list = isinstance(self.q, list)
         body: dict[str, object] = {"translatedText": texts if is_list else texts[0]}
         if self.alternatives:
@@ -111,8 +115,9 @@ def form_values(body: bytes) -> dict[str, object]:
     values: dict[str, object] = {
         name: found[0] if len(found) == 1 else found for name, found in form.items()
     }
-    if str(values.get("alternatives", "")).isdecimal():
-        values["alternatives"] = int(str(values["alternatives"]))
+    number = values.get("alternatives")
+    if isinstance(number, str) and number.isdecimal() and len(number) < 10:
+        values["alternatives"] = int(number)
     return values
 
 

@@ -35,9 +35,21 @@ _PATHS = (
     _Path("/health", "get", "Whether the server is alive."),
     _Path("/ready", "get", "Whether every model is available (503 until then)."),
     _Path("/metrics", "get", "Metrics for Prometheus.", response="text/plain"),
+    _Path(
+        "/monitoring/prometheus/metrics",
+        "get",
+        "The same, where TensorFlow Serving has them.",
+        response="text/plain",
+    ),
     _Path("/v1/models", "get", "The models (OpenAI)."),
     _Path("/v1/models/{name}", "get", "A model and the states of its versions."),
+    _Path("/v1/models/{name}/versions/{version}", "get", "The state of a version."),
     _Path("/v1/models/{name}/metadata", "get", "The signatures of a model."),
+    _Path(
+        "/v1/models/{name}/versions/{version}/metadata",
+        "get",
+        "The signatures of a version.",
+    ),
     _Path(
         "/v1/models/{name}:predict",
         "post",
@@ -58,6 +70,7 @@ _PATHS = (
     ),
     _Path("/translate", "post", "Translate texts (LibreTranslate).", TranslateRequest),
     _Path("/languages", "get", "The languages of the models (LibreTranslate)."),
+    _Path("/openapi.json", "get", "This description."),
 )
 
 

@@ -6,12 +6,14 @@ import hmac
 import ipaddress
 import re
 import zlib
+from typing import TypeAlias
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from keras_transformer_runtime.serving.requests import error_body
 from keras_transformer_runtime.serving.server_options import ServerOptions
 
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/?#@\s]+)(:[0-9]*)?")
@@ -20,6 +22,8 @@ READ_ONLY = ("GET", "HEAD")
 OPEN_PATHS = ("/", "/health", "/languages", "/openapi.json", "/ready", "/translate")
 NO_KEY = "the request must have the header `Authorization: Bearer KEY` with the key"
 UNREAD_BODY_SECONDS = 5.0
+
+Refusal: TypeAlias = tuple[int, str]  # status and message
 
 
 def protect(application: ASGIApp, options: ServerOptions) -> ASGIApp:
@@ -59,16 +63,21 @@ class _Protection:
             return
         headers = Headers(scope=scope)
         exchange = _Exchange(headers, receive, send)
-        application = (
+        refusal = (
             self._refuse_host(headers.getlist("host"))
             or self._refuse_origin(scope["method"], headers)
             or self._refuse_key(scope, headers)
-            or self._application
         )
+        application = self._application
+        if refusal is not None:
+            status, message = refusal
+            body = error_body(scope["path"], status, message)
+            challenge = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+            application = JSONResponse(body, status_code=status, headers=challenge)
         await application(scope, exchange.receive, exchange.send)
 
-    def _refuse_host(self, hosts: list[str]) -> ASGIApp | None:
-        """Returns the response to a request for another host.
+    def _refuse_host(self, hosts: list[str]) -> Refusal | None:
+        """Returns the refusal of a request for another host.
 
         With DNS rebinding, a page of another site gives its own name the address of
         this server, so that the browser lets it read the responses. The browser sends
@@ -81,14 +90,14 @@ class _Protection:
         name = found[1].strip("[]") if found else ""
         if name in self._hosts or is_loopback(name):
             return None
-        return _error(
+        return (
             421,
             f"this server does not serve the host {host!r:.80}. If it should, add the "
             "name to the option `allowed_hosts` of the server",
         )
 
-    def _refuse_origin(self, method: str, headers: Headers) -> ASGIApp | None:
-        """Returns the response to a request that a page of another origin sends.
+    def _refuse_origin(self, method: str, headers: Headers) -> Refusal | None:
+        """Returns the refusal of a request that a page of another origin sends.
 
         A browser sends `Origin`, and recent ones also `Sec-Fetch-Site`, which does not
         depend on the name that a reverse proxy sends as `Host`.
@@ -104,18 +113,18 @@ class _Protection:
             same = site in ("same-origin", "none")
         if same:
             return None
-        return _error(
+        return (
             403,
             f"pages of {origin!r:.80} may not use this server. If they should, add the "
             "origin to the option `allowed_origins` of the server",
         )
 
-    def _refuse_key(self, scope: Scope, headers: Headers) -> ASGIApp | None:
-        """Returns the response to a request without the key."""
+    def _refuse_key(self, scope: Scope, headers: Headers) -> Refusal | None:
+        """Returns the refusal of a request without the key."""
         is_open = scope["path"] in OPEN_PATHS or scope["method"] == "OPTIONS"
         if self._key is None or is_open or is_key(bearer(headers), self._key):
             return None
-        return _error(401, NO_KEY, {"WWW-Authenticate": "Bearer"})
+        return 401, NO_KEY
 
 
 def bearer(headers: Headers) -> str:
@@ -126,7 +135,7 @@ def bearer(headers: Headers) -> str:
 
 def is_key(given: str, key: str) -> bool:
     """Returns whether a client has sent the key."""
-    return hmac.compare_digest(given.encode(), key.encode())
+    return hmac.compare_digest(given.encode("utf-8", "replace"), key.encode())
 
 
 class BodyTooLarge(Exception):
@@ -187,7 +196,3 @@ class _Exchange:
             async with asyncio.timeout(UNREAD_BODY_SECONDS):
                 while self._unread:
                     await self.receive()
-
-
-def _error(status: int, message: str, headers: dict[str, str] | None = None) -> ASGIApp:
-    return JSONResponse({"error": message}, status_code=status, headers=headers)

@@ -11,9 +11,11 @@ from keras_transformer_runtime.engines.engine import Engine
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.serving.server_options import ServerOptions
 
-Count = Annotated[int, Field(ge=1)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# The bounds are those of the int32 and float32 numbers of the engines.
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+NotNegative = Annotated[int, Field(ge=0, lt=2**31)]
+Number = Annotated[float, Field(ge=-1e3, le=1e3)]
+Positive = Annotated[float, Field(ge=1e-3, le=1e3)]
 # A body of a megabyte may have 300,000 errors; the first one is enough.
 Texts = Annotated[list[str], Field(fail_fast=True)]
 Stops = Annotated[list[str], Field(fail_fast=True, max_length=16)]
@@ -27,6 +29,19 @@ class RequestError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
+
+
+def error_body(path: str, status: int, message: str) -> dict[str, object]:
+    """Returns the body of the response to a request that fails."""
+    if path == "/v1/completions":
+        return openai_error(status, message)
+    return {"error": message}
+
+
+def openai_error(status: int, message: str) -> dict[str, object]:
+    """Returns an error in OpenAI's form."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
 @dataclass(frozen=True)
@@ -84,14 +99,14 @@ class RequestModel(BaseModel):
 class SearchFields(RequestModel):
     """The options of a search that a request may have; `null` = those of the model."""
 
-    min_length: Annotated[int, Field(ge=0)] | None = None
+    min_length: NotNegative | None = None
     num_beams: Count | None = None
     length_penalty: Number | None = None
     repetition_penalty: Positive | None = None
-    no_repeat_ngram_size: Annotated[int, Field(ge=0)] | None = None
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    no_repeat_ngram_size: NotNegative | None = None
+    temperature: Positive | Annotated[float, Field(ge=0, le=0)] | None = None
     top_k: Count | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=1e-3, le=1)] | None = None
     seed: int | None = None
 
 
@@ -197,4 +212,5 @@ def validation_message(location: tuple[int | str, ...], kind: str, text: str) ->
     if kind == "extra_forbidden":
         return f"there is no key {name!r}"
     text = text.removeprefix("Value error, ")
-    return f"{name!r}: {text[0].lower()}{text[1:]}"
+    text = text[0].lower() + text[1:]
+    return f"{name!r}: {text}" if name else text

@@ -14,7 +14,12 @@ import tensorflow as tf
 from google.protobuf.json_format import MessageToDict
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from keras_transformer_runtime.engines.model_description import ModelDescription
+from keras_transformer_runtime.engines.generation_options import GenerationOptions
+from keras_transformer_runtime.engines.model_description import (
+    FILE,
+    LengthLimits,
+    ModelDescription,
+)
 from keras_transformer_runtime.engines.saved_model_engine import SavedModelEngine
 from keras_transformer_runtime.engines.warmup_requests import warmup_requests
 from keras_transformer_runtime.serving.loaded_model import LoadedModel, Progress
@@ -31,14 +36,20 @@ FUNCTIONS = {
     "serving_default": "search",
     "nbest": "search",
     "continue": "continue",
+    "constrained": "constrained",
     "score": "score",
     "attention": "attention",
     "attention_scores": "attention_scores",
 }
+TEXTS = ("text", "source", "target")  # inputs whose lengths XLA compiles
+# The numbers of texts that fill a shape; 1 of other functions. They compute one text
+# at a time, and have one shape.
+FILLERS = {"attention": 1, "attention_scores": 1, "score": 2}
 # The axes after the first that are padded to the longest text of a batch. The padding
 # is removed from responses, so that they do not depend on the other texts.
 PADDED: dict[str, dict[str, tuple[str | None, ...]]] = {
     "nbest": {"token_ids": (None, "target")},
+    "constrained": {"token_ids": (None, "target")},
     "tokens": {"token_ids": (None, "target")},
     "score": {"tokens": ("target",), "token_scores": ("target",)},
     "attention": {
@@ -69,7 +80,8 @@ class Shape(NamedTuple):
 class PaddedSavedModel(SavedModelEngine):
     """Calls a SavedModel in shapes that are compiled.
 
-    A batch that has another shape is padded to a larger one by texts of its length.
+    A batch that has another shape is padded to a larger one by texts of its length. A
+    batch of arrays is padded to the next of `batch_sizes`.
 
     Args:
         path: folder of the SavedModel.
@@ -86,19 +98,24 @@ class PaddedSavedModel(SavedModelEngine):
         super().__init__(path, description)
         self.batch_sizes = batch_sizes
         self._fillers: dict[tuple[int, str], str] = {}
-        self.compiled: set[Shape] = set()
+        self.compiled: frozenset[Shape] = frozenset()
         self.remaining = self._shapes()
 
     def call(self, signature: str, **inputs: Sequence[object]) -> dict[str, np.ndarray]:
+        count = len(next(iter(inputs.values())))
+        if not self._takes_texts(signature):
+            missing = max(0, self._size(count) - count)
+            columns = {x: [*rows, *[rows[0]] * missing] for x, rows in inputs.items()}
+            outputs = super().call(signature, **columns)
+            return {name: array[:count] for name, array in outputs.items()}
         function = FUNCTIONS.get(signature)
-        names = [name for name in ("text", "source", "target") if name in inputs]
-        if function is None or not self._takes_texts(signature):
+        if function is None:
             return super().call(signature, **inputs)
-        count = len(inputs[names[0]])
         longest = max(
             length
-            for name in names
-            for length in self._lengths([*map(str, inputs[name])], _side(name))
+            for name, column in inputs.items()
+            if name in TEXTS
+            for length in self._lengths([*map(str, column)], _side(name))
         )
         shape = self._shape(function, count, longest)
         if shape is None:
@@ -116,16 +133,15 @@ class PaddedSavedModel(SavedModelEngine):
         ]
         specs = self.signatures[signature].structured_input_signature[1]
         none: dict[str, list[object]] = {name: [] for name in specs}
-        super().call(signature, **self._padded(none, shape, fills=True))
-        self.remaining.remove(shape)
-        self.compiled.add(shape)
+        super().call(signature, **self._padded(none, shape))
+        # New objects, since requests read the old ones in another thread.
+        self.compiled = self.compiled | {shape}
+        self.remaining = self.remaining[1:]
 
     def _takes_texts(self, signature: str) -> bool:
         inputs = self.signatures[signature].structured_input_signature[1]
-        return "lengths" in self.signatures and all(
-            spec.dtype == tf.string
-            for name, spec in inputs.items()
-            if name not in ("seed", "state")
+        return all(
+            spec.dtype == tf.string for name, spec in inputs.items() if name != "seed"
         )
 
     def _lengths(self, texts: list[str], side: str) -> list[int]:
@@ -133,7 +149,8 @@ class PaddedSavedModel(SavedModelEngine):
 
     def _shapes(self) -> list[Shape]:
         """Returns the shapes to compile, the one that all texts fit into first."""
-        if "lengths" not in self.signatures or "nbest" not in self.signatures:
+        has_limits = (self.path / FILE).is_file()
+        if not has_limits or not {"lengths", "nbest"} <= self.signatures.keys():
             return []
         warm = [
             request.inputs["token_ids"].shape[1]
@@ -145,11 +162,14 @@ class PaddedSavedModel(SavedModelEngine):
         sizes = [*self.batch_sizes]
         most = max(2, sizes[-1])
         shapes = [Shape("search", most, lengths[-1])]
-        if "continue" in self.signatures:
-            shapes.append(Shape("continue", most, lengths[-1]))
+        shapes += [
+            Shape(name, most, lengths[-1])
+            for name in ("continue", "constrained")
+            if name in self.signatures
+        ]
         shapes += [Shape("search", sizes[0], length) for length in lengths]
         shapes += [
-            Shape(name, 2, lengths[-1])
+            Shape(name, 1 + FILLERS[name], lengths[-1])
             for name in ("attention_scores", "attention", "score")
             if name in self.signatures
         ]
@@ -160,21 +180,24 @@ class PaddedSavedModel(SavedModelEngine):
         ]
         return [*dict.fromkeys(shapes)]
 
+    def _size(self, count: int) -> int:
+        """Returns the number of texts to which a batch is padded."""
+        return next((size for size in self.batch_sizes if size >= count), count)
+
     def _shape(self, function: str, count: int, longest: int) -> Shape | None:
         """Returns the smallest compiled shape of a batch; `None` if none is expected.
 
-        A shape that is not its own has room for one text that fills it.
+        A shape that is not its own has room for the texts that fill it.
         """
         length = _padded_length(longest)
-        size = next((size for size in self.batch_sizes if size >= count), count)
-        own = Shape(function, size, length)
+        own = Shape(function, self._size(count), length)
         if own in self.compiled:
             return own
         fitting = [
             shape
             for shape in self.compiled
             if shape.function == function
-            and shape.size > count
+            and shape.size >= count + FILLERS.get(function, 1)
             and shape.length >= length
         ]
         if fitting:
@@ -186,18 +209,22 @@ class PaddedSavedModel(SavedModelEngine):
         return None
 
     def _padded(
-        self, inputs: Mapping[str, Sequence[object]], shape: Shape, fills: bool = False
+        self, inputs: Mapping[str, Sequence[object]], shape: Shape
     ) -> dict[str, list[object]]:
-        """Adds texts to a batch, the first of which has the length of the shape."""
+        """Adds texts to a batch, one of which has the length of the shape.
+
+        A pair has a filler of each side in another row, since a language model limits
+        the length of both together.
+        """
         padded: dict[str, list[object]] = {}
+        texts = [name for name in TEXTS if name in inputs]
         for name, column in inputs.items():
             missing = shape.size - len(column)
-            empty: object = 0 if name == "seed" else ""
-            filler = empty
-            if missing and name in ("text", "source", "target"):
-                filler = self._filler(shape.length, _side(name))
-            others = [filler if fills else empty] * missing
-            padded[name] = [*column, filler, *others][: shape.size]
+            others: list[object] = [0 if name == "seed" else ""] * missing
+            place = texts.index(name) if name in texts else missing
+            if place < missing:
+                others[place] = self._filler(shape.length, _side(name))
+            padded[name] = [*column, *others]
         return padded
 
     def _filler(self, length: int, side: str) -> str:
@@ -214,11 +241,15 @@ class PaddedSavedModel(SavedModelEngine):
             texts = [" ".join([word] * count) for count in range(1, length + 1)]
             texts = [word[:count] for count in range(1, len(word))] + texts
             counts = self.measure(texts, side)
-            limit = length if side == "target" else self.max_source_length or length
+            limits = {
+                "source": self.max_source_length,
+                "target": self.max_target_length,
+            }
+            limit = min(length, limits[side] or length)
             fitting = [
                 (count, text)
                 for count, text in zip(counts, texts, strict=True)
-                if count <= min(length, limit)
+                if count <= limit
             ]
             self._fillers[length, side] = max(fitting)[1]
         return self._fillers[length, side]
@@ -228,7 +259,9 @@ class ServedSavedModel(LoadedModel):
     """A SavedModel that `export` has written.
 
     The largest shape is compiled first. Then batches are computed in it until their own
-    shapes are compiled, in another thread.
+    shapes are compiled, in another thread. A SavedModel whose sources are arrays, or
+    whose search has no options in the commands, has no description: its shapes are
+    compiled when they occur.
 
     Args:
         folder: folder of the SavedModel.
@@ -245,9 +278,16 @@ class ServedSavedModel(LoadedModel):
         self._folder = folder
         self._stops = False
         self._error = ""
-        self.engine = PaddedSavedModel(
-            folder, ModelDescription.read(folder), batch_sizes
+        description = (
+            ModelDescription.read(folder)
+            if (folder / FILE).is_file()
+            else ModelDescription(
+                is_language_model=False,
+                options=GenerationOptions(),
+                limits=LengthLimits(None, None, 1.0),
+            )
         )
+        self.engine = PaddedSavedModel(folder, description, batch_sizes)
         self.signatures = {
             name: Signature(
                 _specs(function.structured_input_signature[1]),
@@ -281,7 +321,7 @@ class ServedSavedModel(LoadedModel):
         except Exception:
             logger.exception("%s cannot be compiled", self._folder)
             self._error = "a shape cannot be compiled; see the log of the server"
-            self.engine.remaining.clear()
+            self.engine.remaining = []
 
     def metadata(self) -> dict[str, object]:
         with open(os.path.join(self._folder, "saved_model.pb"), "rb") as file:
@@ -299,8 +339,8 @@ class ServedSavedModel(LoadedModel):
 
     def call(self, name: str, rows: Sequence[Row]) -> Sequence[Row]:
         columns = {key: [row[key] for row in rows] for key in rows[0]}
-        if name in ("attention", "attention_scores", "score") and len(rows) > 1:
-            return [self.call(name, [row])[0] for row in rows]  # of one shape
+        if name in FILLERS and len(rows) > 1:
+            return [self.call(name, [row])[0] for row in rows]
         outputs = self.engine.call(name, **columns)
         return [*_result_rows(name, outputs, len(rows))]
 

@@ -70,7 +70,8 @@ def join(found: list[list[Hypothesis]], parts: list[Parts]) -> list[list[Hypothe
         )
         score = sum(each.score for each in best.values())
         truncated = any(each.truncated for each in best.values())
-        outputs.append([Hypothesis(text, score, truncated)])
+        length = sum(each.length for each in best.values())
+        outputs.append([Hypothesis(text, score, truncated, length)])
     return outputs
 
 

@@ -86,7 +86,7 @@ class ModelVersion:
     def set_unloaded(self) -> None:
         """Ends the version; its memory is freed after the requests that use it."""
         self.loaded.model.close()
-        self._loaded, self.state = None, "END"
+        self._loaded, self.compilation, self.state = None, None, "END"
 
 
 class ServedModel:
@@ -116,6 +116,12 @@ class ServedModel:
     def ready(self) -> bool:
         """Whether a version is available."""
         return bool(self.active())
+
+    @property
+    def loading(self) -> bool:
+        """Whether the first version is being loaded."""
+        states = [version.state for version in self.versions.values()]
+        return "LOADING" in states and "AVAILABLE" not in states
 
     @property
     def languages(self) -> tuple[str, str] | None:
@@ -163,7 +169,7 @@ class ServedModel:
         language = self.options.split_sentences
         if language is None:
             return await self._generate(loaded, texts, generation)
-        parts, places = sentences.split(texts, language)
+        parts, places = await asyncio.to_thread(sentences.split, texts, language)
         if len(parts) > self.options.max_waiting:
             raise RequestError(
                 400,
@@ -178,7 +184,7 @@ class ServedModel:
     ) -> list[list[Hypothesis]]:
         if self.dictionary is None:
             return await loaded.generate([*map(Text, texts)], generation)
-        phrases = self.dictionary.constraints(texts)
+        phrases = await asyncio.to_thread(self.dictionary.constraints, texts)
         plain = [place for place, found in enumerate(phrases) if not found]
         others = [place for place, found in enumerate(phrases) if found]
         rows = [
@@ -256,6 +262,7 @@ class ServedModel:
         name = f"{self.name}, version {version.number}"
         logger.info("%s: loading, engine %s", name, folder.engine)
         started = time.monotonic()
+        model: LoadedModel | None = None
         try:
             model = await asyncio.to_thread(
                 self._load_version, folder, self.options, self._threads
@@ -264,7 +271,11 @@ class ServedModel:
                 await asyncio.to_thread(_check_dictionary, model, self.dictionary)
             if self.active():
                 await self._until_compiled(name, model)
+                if model.progress.error:
+                    raise ValueError(model.progress.error)
         except Exception as error:
+            if model is not None:
+                model.close()
             version.state, version.error = "END", _public_message(error, folder)
             version.failed_at, version.failures = time.monotonic(), version.failures + 1
             logger.error("%s: %s", name, error)
@@ -287,7 +298,10 @@ class ServedModel:
         while model.progress.remaining:
             await asyncio.sleep(PROGRESS_POLL_SECONDS)
         seconds = time.monotonic() - started
-        logger.info("%s: compiled all shapes in %.0f s", name, seconds)
+        if model.progress.error:
+            logger.error("%s: %s", name, model.progress.error)
+        else:
+            logger.info("%s: compiled all shapes in %.0f s", name, seconds)
 
     async def _unload(self, version: ModelVersion) -> None:
         version.state = "UNLOADING"

@@ -108,8 +108,8 @@ class ServerOptions(_Options):
             The system distributes connections, not requests, among them.
         threads: int, number of threads of each engine; `None` = the cores of the
             machine or the container, divided by `processes`.
-        api_key: str, the key that clients must send, as `Authorization: Bearer KEY`;
-            `None` = none.
+        api_key: str, the key that clients must send, as `Authorization: Bearer KEY`:
+            ASCII characters without spaces; `None` = none.
         poll_seconds: float, seconds between searches for new versions.
         timeout_seconds: float, seconds after which a request is answered with status
             504.
@@ -142,7 +142,7 @@ class ServerOptions(_Options):
     port: Annotated[int, Field(ge=0, le=65535)] = 8501
     processes: Count = 1
     threads: Count | None = None
-    api_key: Annotated[str, Field(min_length=1)] | None = None
+    api_key: Annotated[str, Field(pattern="^[!-~]+$")] | None = None
     poll_seconds: Seconds = 2.0
     timeout_seconds: Seconds = 60.0
     keep_alive_seconds: Seconds = 90.0

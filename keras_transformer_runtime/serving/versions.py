@@ -77,12 +77,13 @@ def _versions(folder: pathlib.Path, engine: str) -> dict[int, VersionFolder]:
 def engine_of(folder: pathlib.Path) -> str | None:
     """Returns the name of the engine of a complete model; `None` if it is not one.
 
-    A copy in progress lacks a file.
+    A copy in progress lacks a file. A SavedModel may have no description: see
+    `ServedSavedModel`.
     """
     try:
         if _has(folder, "model.bin", FILE):
             return "ctranslate2"
-        if _has(folder, "saved_model.pb", "variables/variables.index", FILE):
+        if _has(folder, "saved_model.pb", "variables/variables.index"):
             return "saved_model"
     except PermissionError:
         pass

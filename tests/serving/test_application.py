@@ -1,97 +1,22 @@
+"""The routes, with models without weights."""
+
 import asyncio
 import gzip
 import json
+import threading
 
 import pytest
-from starlette.testclient import TestClient
+from fake_models import FakeModel, client_of, served
 
-from keras_transformer_runtime.serving.application import Application
-from keras_transformer_runtime.serving.batching import Batcher
-from keras_transformer_runtime.serving.rest import Failure, Signature, TensorSpec
-from keras_transformer_runtime.serving.served_model import ModelVersion, ServedModel
+from keras_transformer_runtime.serving.completions import Completion
+from keras_transformer_runtime.serving.loaded_model import GENERATING, Progress
+from keras_transformer_runtime.serving.rest import Signature
+from keras_transformer_runtime.serving.served_model import ModelVersion
 from keras_transformer_runtime.serving.server_options import make_server_options
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
-TEXT, SCORE = TensorSpec("string", 1), TensorSpec("float32", 1)
-SIGNATURES = {"serving_default": Signature({"text": TEXT}, {"text": TEXT})}
 PREDICT = "/v1/models/upper:predict"
-
-
-class Replicas:
-    """Computes upper case; some words fail, wait or are refused."""
-
-    slots = 1
-    signatures = SIGNATURES
-    metadata = {"signature_def": {"signature_def": {}}}
-
-    async def predict(self, signature, requests):
-        texts = [text for request in requests for text in request["text"]]
-        if "fail" in texts:
-            raise OSError("a secret of the server")
-        if "sleep" in texts:
-            await asyncio.Event().wait()
-        if signature == "constrained":
-            return [self._constrained(**request) for request in requests]
-        return [self._answer(request["text"]) for request in requests]
-
-    async def running(self):
-        return 2
-
-    def _constrained(self, text, prefix, constraints):
-        assert prefix == [""] * len(text)
-        pairs = zip(text, constraints, strict=True)
-        return {
-            "text": [[f"{t.upper()}+{found}", ""] for t, found in pairs],
-            "score": [[-2.0, None]] * len(text),
-            "truncated": [[False, False]] * len(text),
-        }
-
-    def _answer(self, texts):
-        if "broken" in texts:
-            return Failure("the model computes NaN")
-        if "refuse" in texts:
-            return "`text` must be nice"
-        return {
-            "score": [-1.0] * len(texts),
-            "text": [t.upper() for t in texts],
-            "truncated": [len(t) > 20 for t in texts],
-        }
-
-
-class Writer(Replicas):
-    """Continues a prompt with its letters in reverse, two in each piece."""
-
-    signatures = {"continue": Signature({}, {})}
-
-    async def predict(self, signature, requests):
-        assert signature == "continue"
-        return [await self._piece(request) for request in requests]
-
-    async def _piece(self, request):
-        (text,), (state,), (seed,) = request["text"], request["state"], request["seed"]
-        if text == "sleep":
-            await asyncio.Event().wait()
-        if text == "refuse" or (text == "refuse later" and state):
-            return "`text` must be nice"
-        if text == "fail later" and state:
-            raise OSError("a secret of the server")
-        written = text[::-1][: len(state.split()) + 2]
-        return {
-            "text": [written.replace("é", "\ufffd") if seed == 1 else written],
-            "state": [" ".join(written)],
-            "length": [len(written)],
-            "done": [int(len(written) == len(text))],
-        }
-
-
-def make_model(name, options):
-    model = ServedModel(name, options, cluster=None)
-    replicas = Writer() if name == "writer" else Replicas()
-    batcher = Batcher(replicas.predict, 1, 4, options.max_waiting)
-    model.versions[3] = ModelVersion(3)
-    model.versions[3].set_loaded(replicas, batcher)
-    return model
 
 
 @pytest.fixture
@@ -108,15 +33,14 @@ def client(tmp_path, request):
         max_body_bytes=300,
         timeout_seconds=getattr(request, "param", 60),
     )
-    models = {name: make_model(name, found) for name, found in options.models.items()}
+    fakes = {name: FakeModel(name == "writer") for name in options.models}
+    models = {name: served(name, options.models[name], fakes[name]) for name in fakes}
     models["empty"].versions.clear()
-    with TestClient(
-        Application(models, options).asgi,
-        base_url="http://127.0.0.1",
-        raise_server_exceptions=False,
-    ) as client:
-        client.models = models
+    with client_of(models, options) as client:
+        client.models, client.fakes = models, fakes
         yield client
+        for fake in fakes.values():
+            fake.engine.awake.set()
 
 
 def test_predict(client):
@@ -134,16 +58,20 @@ def test_predict(client):
 def test_terms(tmp_path):
     (tmp_path / "terms.tsv").write_text("York\tYorck\nmy cat\tKater\n")
     terms = {"folder": tmp_path, "dictionary": tmp_path / "terms.tsv"}
+    terms["languages"] = ["en", "de"]
     options = make_server_options(
         models={"terms": terms, "both": {**terms, "split_sentences": "en"}}
     )
-    models = {name: make_model(name, found) for name, found in options.models.items()}
-    url, path = "http://127.0.0.1", "/v1/models/{}:predict"
-    with TestClient(Application(models, options).asgi, base_url=url) as client:
+    signatures = {**GENERATING, "constrained": Signature({}, {})}
+    models = {
+        name: served(name, own, FakeModel(signatures=signatures))
+        for name, own in options.models.items()
+    }
+    with client_of(models, options) as client:
 
         def outputs(name, *texts):
-            body = {"inputs": [*texts]}
-            return client.post(path.format(name), json=body).json()["outputs"]
+            path, body = f"/v1/models/{name}:predict", {"inputs": [*texts]}
+            return client.post(path, json=body).json()["outputs"]
 
         assert outputs("terms", "In York.", "my York, my cat", "my dog", "York") == {
             "score": [-2.0, -2.0, -1.0, -2.0],
@@ -153,11 +81,7 @@ def test_terms(tmp_path):
                 *("MY DOG", "YORK+Yorck"),
             ],
         }
-        assert outputs("terms", "a") == {
-            "score": [-1.0],
-            "text": ["A"],
-            "truncated": [False],
-        }
+        assert outputs("terms", "a")["text"] == ["A"]
         listed = client.get("/v1/models").json()["models"]
         assert [model["terms"] for model in listed] == [2, 2]
         assert outputs("both", "In York.  No.", "") == {
@@ -165,6 +89,9 @@ def test_terms(tmp_path):
             "truncated": [False, False],
             "text": ["IN YORK.+Yorck  NO.", ""],
         }
+        body = {"q": ["In York.", "a"], "source": "en", "target": "de"}
+        found = client.post("/translate", json={**body, "alternatives": 1}).json()
+        assert found["translatedText"] == ["IN YORK.+Yorck", "A"]
 
 
 def test_sentences(client):
@@ -303,11 +230,48 @@ def test_a_damaged_gzip_body(body, client):
 
 
 def test_overload_is_refused_immediately(client):
+    fake, path = client.fakes["busy"], "/v1/models/busy:predict"
+    found = []
+
+    def ask(text):
+        found.append(client.post(path, json={"instances": [text]}).status_code)
+
+    threads = [threading.Thread(target=ask, args=(text,)) for text in ("sleep", "a")]
     batcher = client.models["busy"].versions[3].loaded.batcher
-    batcher.waiting = 1
-    response = client.post("/v1/models/busy:predict", json={"instances": ["a"]})
-    assert response.status_code == 503
-    assert response.headers["Retry-After"] == "1"
+    for number, thread in enumerate(threads):
+        thread.start()
+        while not fake.engine.calls or batcher.waiting < number:
+            pass
+    for body in ({"instances": ["b"]}, {"instances": ["b"], "options": {"seed": 1}}):
+        response = client.post(path, json=body)
+        assert response.status_code == 503
+        assert response.headers["Retry-After"] == "1"
+        assert response.json() == {"error": "1 texts are waiting; try again later"}
+    fake.engine.awake.set()
+    for thread in threads:
+        thread.join(20)
+    assert found == [200, 200]
+
+
+def test_a_body_in_many_parts(client):
+    """The wait for a disconnect takes none of them."""
+    body = b'{"instances": ["abc"]}'
+    parts = [body[place : place + 1] for place in range(len(body))]
+    scope = {"type": "http", "method": "POST", "path": PREDICT, "headers": []}
+    sent = []
+
+    async def receive():
+        await asyncio.sleep(0)
+        if not parts:
+            await asyncio.Event().wait()
+        part = parts.pop(0)
+        return {"type": "http.request", "body": part, "more_body": bool(parts)}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(client.app({**scope, "query_string": b""}, receive, send))
+    assert b'"text":"ABC"' in sent[1]["body"]
 
 
 def test_requests_after_an_error_succeed(client):
@@ -323,124 +287,269 @@ def test_status_and_metadata(client):
         "status": {"error_code": "OK", "error_message": ""},
     }
     for path in ("/v1/models/upper", "/v1/models/upper/versions/3"):
-        assert client.get(path).json() == {"model_version_status": [state]}
+        assert client.get(path).json()["model_version_status"] == [state]
     assert client.get("/v1/models/upper/versions/4").status_code == 404
     assert client.get("/v1/models/upper/metadata").json() == {
         "model_spec": {"name": "upper", "signature_name": "", "version": "3"},
-        "metadata": Replicas.metadata,
+        "metadata": client.fakes["upper"].metadata(),
     }
-    upper, _, sentences, empty, _ = client.get("/v1/models").json()["models"]
-    ready = {"ready": True, "version": 3, "signatures": ["serving_default"]}
-    compiled = {"compiled": True}
-    plain = {"splits_sentences": False, "terms": 0}
-    assert upper == {"name": "upper", **plain, **ready, **compiled}
-    assert sentences["splits_sentences"]
-    assert empty == {"name": "empty", **plain, "ready": False}
+    upper, writer, sentences, empty, _ = client.get("/v1/models").json()["models"]
+    expected = {
+        **{"name": "upper", "splits_sentences": False, "terms": 0},
+        **{"ready": True, "version": 3, "signatures": ["nbest", "serving_default"]},
+        **{"engine": "fake", "is_language_model": False},
+        **{"languages": None, "compiling": 0},
+    }
+    assert upper.items() >= expected.items()
+    assert writer["is_language_model"] and sentences["splits_sentences"]
+    assert empty == {
+        **{"name": "empty", "splits_sentences": False, "terms": 0},
+        "ready": False,
+    }
 
 
 def test_health(client):
     assert client.get("/health").status_code == 200
     response = client.get("/ready")
     assert response.status_code == 503
-    assert response.json()["models"]["empty"] is False
+    ready = {name: name != "empty" for name in client.models}
+    assert response.json()["models"] == ready and not response.json()["ready"]
     del client.models["empty"]
-    assert client.get("/ready").status_code == 200
+    client.fakes["upper"].states = [Progress(7)]
+    response = client.get("/ready")
+    assert response.status_code == 200
+    assert response.json()["compiling"]["upper"] == 7
 
 
 def test_metrics(client):
     for text in ("a", "refuse", "b"):
         client.post(PREDICT, json={"instances": [text, text]})
+    body = {"model": "writer", "prompt": ["ab", "refuse"], "stream": True}
+    assert client.post("/v1/completions", json=body).status_code == 400
+    body["prompt"] = ["ab", "cd", "e"]
+    assert client.post("/v1/completions", json=body).status_code == 200
     for path in ("/metrics", "/monitoring/prometheus/metrics"):
         lines = client.get(path).text.splitlines()
         prefix = "keras_transformer_"
         assert prefix + 'requests_total{model="upper",status="200"} 2.0' in lines
         assert prefix + 'requests_total{model="upper",status="400"} 1.0' in lines
         assert prefix + 'texts_total{model="upper"} 4.0' in lines
+        assert prefix + 'texts_total{model="writer"} 3.0' in lines
         assert prefix + 'request_seconds_count{model="upper"} 3.0' in lines
-        assert prefix + 'replicas{model="upper",version="3"} 2.0' in lines
+        assert prefix + 'waiting_texts{model="upper"} 0.0' in lines
         assert prefix + 'model_ready{model="empty"} 0.0' in lines
 
 
-def test_metrics_without_a_response_of_the_cluster(client, monkeypatch):
-    async def running(self):
-        raise KeyError("upper-3")
-
-    monkeypatch.setattr(Replicas, "running", running)
-    text = client.get("/metrics").text
-    assert "keras_transformer_replicas{" not in text
-    assert 'keras_transformer_model_ready{model="upper"} 1.0' in text
+def options_of(client, **body):
+    """Returns the options with which the engine computes a request."""
+    response = client.post(PREDICT, json={"instances": ["a"], **body})
+    assert response.status_code == 200, response.text
+    return client.fakes["upper"].engine.calls[-1][1]
 
 
-STREAM = "/v1/models/writer:stream"
-
-
-def events(response):
-    """Returns the types and the data of server-sent events."""
-    found = []
-    for block in response.text.split("\n\n")[:-1]:
-        fields = dict(line.split(": ", 1) for line in block.split("\n"))
-        found.append((fields.get("event"), json.loads(fields["data"])))
-    return found
-
-
-def test_a_stream_has_the_pieces_of_a_text(client):
-    response = client.post(STREAM, json={"prompt": "abcde"})
-    assert response.status_code == 200
-    assert response.headers["content-type"].startswith("text/event-stream")
-    assert response.headers["cache-control"] == "no-store"
-    texts = [(None, {"text": text}) for text in ("ed", "cb", "a")]
-    assert events(response) == [*texts, ("end", {})]
-
-
-def test_a_stream_ends_at_its_limit(client):
-    response = client.post(STREAM, json={"prompt": "abcde", "max_length": 3})
-    assert [data.get("text") for _, data in events(response)] == ["ed", "cb", None]
-
-
-def test_an_incomplete_character_waits(client):
-    response = client.post(STREAM, json={"prompt": "abéd", "seed": 1})
-    assert [data.get("text") for _, data in events(response)] == ["d", "\ufffdba", None]
+def test_options_of_requests(client):
+    engine = client.fakes["upper"].engine
+    assert options_of(client) == engine.options
+    assert options_of(client, options={}) == engine.options
+    given = {"num_beams": 2, "max_length": 9, "stop": ["x"], "length_penalty": 1}
+    expected = engine.options.with_given(**given)
+    assert options_of(client, options=given) == expected
+    greedy = options_of(client, options={"temperature": 0, "top_p": 0.5})
+    assert (greedy.num_beams, greedy.samples) == (1, False)
+    sampled = options_of(client, options={"temperature": 0.5, "seed": 3})
+    assert (sampled.samples, sampled.temperature, sampled.seed) == (True, 0.5, 3)
+    rows = {"signature_name": "nbest", "instances": [{"text": "a", "seed": 5}]}
+    assert options_of(client, **rows, options={"temperature": 0.5}).seed == 5
+    assert options_of(client, **rows).seed is None  # It does not sample.
+    rows["instances"] = [{"text": "a", "seed": 5}, {"text": "b", "seed": 7}]
+    body = {**rows, "options": {"temperature": 0.5}}
+    response = client.post(PREDICT, json=body)
+    assert response.status_code == 400
+    assert "each 'seed' must be the same" in response.json()["error"]
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("given", "message"),
     [
-        ({}, "the body must have 'prompt'"),
-        ({"prompt": "a", "temperature": 1}, "received ['prompt', 'temperature']"),
-        ({"prompt": 3}, "'prompt' must contain strings"),
-        ({"prompt": "a" * 20_000}, "body"),
-        ({"prompt": "a", "max_length": 0}, "'max_length' must be an integer from 1"),
-        ({"prompt": "a", "seed": 2**31}, "'seed' must be an integer"),
-        ({"prompt": "refuse"}, "`text` must be nice"),
+        ({"num_beams": 17}, "'num_beams' must be at most 16; received 17"),
+        ({"num_hypotheses": 17}, "'num_hypotheses' must be at most 16"),
+        ({"max_length": 2049}, "'max_length' must be at most 2048"),
+        ({"min_length": 2049}, "'min_length' must be at most 2048"),
+        ({"min_length": 5, "max_length": 4}, "`min_length` must be at most"),
+        ({"num_beams": 2, "num_hypotheses": 3}, "`num_hypotheses` must be at most"),
+        ({"num_beams": 2, "temperature": 0.5}, "`temperature` is for sampling"),
+        ({"temperature": 0.5, "seed": 2**31}, "`seed` must be an int from"),
+        ({"stop": [""]}, "`stop` must be texts that are not empty"),
+        ({"temperature": 1e-40}, "'temperature"),
+        ({"top_k": 10**30}, "'top_k': input should be less than"),
+        ({"top_k": 3}, "`top_k` must be None"),  # an engine that has no such option
     ],
 )
-def test_bad_streams(client, body, message):
-    response = client.post(STREAM, json=body)
-    assert response.status_code in (400, 413)
-    assert message in response.json()["error"]
-
-
-def test_streams_of_other_models(client):
-    response = client.post("/v1/models/upper:stream", json={"prompt": "a"})
+def test_bad_options(given, message, client):
+    response = client.post(PREDICT, json={"instances": ["a"], "options": given})
     assert response.status_code == 400
-    assert "upper cannot stream" in response.json()["error"]
-    assert (
-        client.post("/v1/models/none:stream", json={"prompt": "a"}).status_code == 404
-    )
+    assert message in response.json()["error"]
+    assert client.fakes["upper"].engine.calls == []
 
 
-def test_failures_of_a_stream(client):
-    response = client.post(STREAM, json={"prompt": "refuse later"})
-    error = ("error", {"error": "`text` must be nice"})
-    assert events(response) == [(None, {"text": "re"}), error]
-    response = client.post(STREAM, json={"prompt": "fail later"})
-    assert events(response)[-1] == ("error", {"error": "the model failed"})
-    assert "secret" not in response.text
+def test_requests_of_different_options_have_their_own_batches(client):
+    engine = client.fakes["upper"].engine
+    found = []
+
+    def ask(text, **options):
+        body = {"instances": [text], "options": options}
+        [row] = client.post(PREDICT, json=body).json()["predictions"]
+        found.append(row["text"])
+
+    asked = [("sleep", {}), ("a", {}), ("b", {"num_beams": 2}), ("c", {})]
+    threads = [threading.Thread(target=ask, args=(x,), kwargs=o) for x, o in asked]
+    batcher = client.models["upper"].versions[3].loaded.batcher
+    for number, thread in enumerate(threads):
+        thread.start()
+        while not engine.calls or batcher.waiting < number:
+            pass
+    engine.awake.set()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(found) == ["A", "B", "C", "SLEEP"]
+    batches = [(texts, options.num_beams) for texts, options in engine.calls]
+    assert batches == [(["sleep"], 4), (["a", "c"], 4), (["b"], 2)]
 
 
 @pytest.mark.parametrize("client", [0.3], indirect=True)
-def test_an_answer_that_takes_too_long(client):
+def test_a_response_that_takes_too_long(client):
     response = client.post(PREDICT, json={"instances": ["sleep"]})
     assert response.status_code == 504
     assert "no response within 0.3 s" in response.json()["error"]
-    assert client.post(STREAM, json={"prompt": "sleep"}).status_code == 504
+    for stream in (False, True):
+        body = {"model": "writer", "prompt": "sleep", "stream": stream}
+        response = client.post("/v1/completions", json=body)
+        assert response.status_code == 504
+        assert response.json()["error"]["type"] == "server_error"
+    assert client.models["writer"].versions[3].loaded.batcher.waiting == 0
+
+
+def stream(client, prompt, **given):
+    """Returns the response of a stream, and the data of its events."""
+    body = {"model": "writer", "prompt": prompt, "stream": True, **given}
+    response = client.post("/v1/completions", json=body)
+    events = response.text.split("\n\n")
+    assert events.pop() == ""
+    assert all(event.startswith("data: ") for event in events)
+    return response, [event.removeprefix("data: ") for event in events]
+
+
+def test_a_stream_has_the_pieces_of_a_text(client):
+    response, events = stream(client, "abcdé")
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["cache-control"] == "no-store"
+    assert events.pop() == "[DONE]"
+    choices = [choice for event in events for choice in json.loads(event)["choices"]]
+    assert "".join(each["text"] for each in choices) == "édcba"
+    reasons = [each["finish_reason"] for each in choices]
+    assert reasons == [*[None] * (len(choices) - 1), "stop"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "status", "message"),
+    [
+        ("refuse", 400, "`text` must be nice"),
+        ("broken", 500, "the model computes NaN"),
+        ("a" * 41, 400, "at most max_source_length=40 tokens; received 41"),
+    ],
+)
+def test_a_stream_without_a_first_piece(prompt, status, message, client):
+    body = {"model": "writer", "prompt": prompt, "stream": True}
+    response = client.post("/v1/completions", json=body)
+    assert response.status_code == status
+    assert message in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [(OSError("a secret"), "the model failed"), (ValueError("not nice"), "not nice")],
+)
+def test_a_failure_in_the_middle_of_a_stream(error, message, client, monkeypatch):
+    sent, piece = threading.Event(), Completion.piece
+
+    def generate(texts, options, on_text=None, **others):
+        on_text(0, "begun")
+        assert sent.wait(20)
+        raise error
+
+    def send(self, *arguments):
+        sent.set()
+        return piece(self, *arguments)
+
+    monkeypatch.setattr(client.fakes["writer"].engine, "generate", generate)
+    monkeypatch.setattr(Completion, "piece", send)
+    response, events = stream(client, "a")
+    assert response.status_code == 200
+    assert json.loads(events[0])["choices"][0]["text"] == "begun"
+    assert json.loads(events[-1])["error"]["message"] == message
+    assert "secret" not in response.text
+
+
+def test_a_disconnect_ends_a_stream(client):
+    """The engine learns of it with the next token."""
+    engine, pieces, ended = client.fakes["writer"].engine, [], threading.Event()
+
+    def generate(texts, options, on_text=None, **others):
+        while not on_text(0, "x" * len(pieces)):
+            pieces.append("x")
+        ended.set()
+        return [[]]
+
+    engine.generate = generate
+    body = json.dumps({"model": "writer", "prompt": "a", "stream": True}).encode()
+    path = "/v1/completions"
+    scope = {"type": "http", "method": "POST", "path": path, "headers": []}
+    scope["asgi"] = {"spec_version": "2.3"}
+
+    async def main():
+        incoming, sent = [{"type": "http.request", "body": body}], []
+
+        async def receive():
+            if incoming:
+                return incoming.pop()
+            while len(sent) < 5:
+                await asyncio.sleep(0.001)
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            sent.append(message)
+
+        await client.app({**scope, "query_string": b""}, receive, send)
+        assert await asyncio.to_thread(ended.wait, 20)
+        return sent
+
+    sent = asyncio.run(main())
+    assert sent[0]["status"] == 200 and b'"text": "x' in sent[1]["body"]
+
+
+def test_translate_is_not_a_completion(client):
+    body = {"model": "upper", "prompt": "a"}
+    response = client.post("/v1/completions", json=body)
+    assert response.status_code == 400
+    message = response.json()["error"]["message"]
+    assert "translates texts. Use `/translate` or `/v1/models/upper:pr" in message
+
+
+def test_a_version_that_has_failed(client):
+    version = client.models["empty"].versions[1] = ModelVersion(1)
+    path = "/v1/models/empty"
+    assert client.post(path + ":predict", json={"inputs": ["a"]}).status_code == 503
+    version.state, version.error = "END", "it has no such op"
+    assert client.post(path + ":predict", json={"inputs": ["a"]}).status_code == 404
+    [state] = client.get(path).json()["model_version_status"]
+    assert state["state"] == "END"
+    assert state["status"]["error_message"] == "it has no such op"
+    models = client.get("/v1/models").json()["models"]
+    assert [model.get("error") for model in models][3] == "it has no such op"
+
+
+def test_the_page(client):
+    response = client.get("/")
+    assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+    assert "<html" in response.text

@@ -1,103 +1,104 @@
 import asyncio
+import gc
+import threading
+import weakref
 
 import pytest
 
 from keras_transformer_runtime.serving import batching
 from keras_transformer_runtime.serving.batching import Batcher
-from keras_transformer_runtime.serving.rest import RequestError
+from keras_transformer_runtime.serving.requests import RequestError
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 
 class Gate:
     """Computes upper case when it is open, and records its batches."""
 
-    def __init__(self):
+    def __init__(self, max_texts):
+        self.max_texts = max_texts
         self.batches = []
-        self.open = asyncio.Event()
+        self.open = threading.Event()
 
-    async def __call__(self, signature, requests):
-        self.batches.append([text for request in requests for text in request["text"]])
-        await self.open.wait()
-        return [
-            "no digits" if "1" in request["text"] else upper(request)
-            for request in requests
-        ]
+    def compute(self, key, rows):
+        self.batches.append(rows)
+        assert self.open.wait(20)
+        return [ValueError("no digits") if row == "1" else row.upper() for row in rows]
 
 
-def upper(request):
-    return {"text": [text.upper() for text in request["text"]]}
-
-
-def run(scenario, slots=1, max_batch_size=3, max_waiting=100):
+def run(scenario, max_texts=3, max_tokens=100, max_waiting=100):
     async def main():
-        gate = Gate()
-        batcher = Batcher(gate, slots, max_batch_size, max_waiting)
-        async with asyncio.timeout(20):
-            return await scenario(batcher, gate)
+        gate = Gate(max_texts)
+        batcher = Batcher(gate.compute, gate, max_tokens, max_waiting)
+        try:
+            async with asyncio.timeout(20):
+                return await scenario(batcher, gate)
+        finally:
+            gate.open.set()
 
     return asyncio.run(main())
 
 
-async def ask(batcher, *texts, signature="serving_default"):
-    return (await batcher.predict(signature, {"text": list(texts)}))["text"]
+@pytest.fixture
+def patient(monkeypatch):
+    """Incomplete batches wait for more rows."""
+    monkeypatch.setattr(batching, "IDLE_SECONDS", 3600)
+
+
+async def ask(batcher, *rows, key="a key", tokens=1):
+    return await batcher.submit(key, rows, [tokens] * len(rows))
 
 
 async def start(*coroutines):
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
-    for _ in range(2):  # requests arrive, and the first batch is sent
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)  # their rows are in the queue
     return tasks
 
 
-def test_waiting_requests_form_a_batch():
+def test_waiting_rows_form_a_batch(patient):
     async def scenario(batcher, gate):
-        tasks = await start(*(ask(batcher, text) for text in "abcdef"))
-        assert gate.batches == [["a"]] and batcher.waiting == 5
+        tasks = await start(*(ask(batcher, row) for row in "abcdef"))
+        assert batcher.waiting == 5 and not batcher.idle
         gate.open.set()
-        assert await asyncio.gather(*tasks) == [[text] for text in "ABCDEF"]
-        assert gate.batches == [["a"], ["b", "c", "d"], ["e", "f"]]
+        assert await asyncio.gather(*tasks[:4]) == [["A"], ["B"], ["C"], ["D"]]
+        assert gate.batches == [["a"], ["b", "c", "d"]]
+        last = await start(ask(batcher, "g"))
+        assert await asyncio.gather(*tasks[4:], *last) == [["E"], ["F"], ["G"]]
+        assert gate.batches[2:] == [["e", "f", "g"]]
         assert batcher.idle and batcher.waiting == 0
 
     run(scenario)
 
 
-def test_clients_of_a_batch_form_a_batch_again():
+def test_clients_of_a_batch_form_a_batch_again(patient):
     async def scenario(batcher, gate):
         gate.open.set()
         await ask(batcher, *"abc")
         first = await start(ask(batcher, "d"))
-        assert gate.batches == [["a", "b", "c"]]  # more requests may arrive
+        assert batcher.waiting == 1  # more rows may arrive
         rest = await start(ask(batcher, "e"), ask(batcher, "f"))
         await asyncio.gather(*first, *rest)
-        assert gate.batches[1:] == [["d", "e", "f"]]
+        assert gate.batches == [["a", "b", "c"], ["d", "e", "f"]]
 
     run(scenario)
 
 
-def test_incomplete_batches_are_sent_when_idle():
+def test_incomplete_batches_are_computed_when_none_arrives():
     async def scenario(batcher, gate):
         gate.open.set()
         await ask(batcher, *"abc")
-        assert await asyncio.wait_for(ask(batcher, "d"), timeout=10) == ["D"]
-        (alone,) = await start(ask(batcher, "e"))
-        assert gate.batches[1:] == [
-            ["d"],
-            ["e"],
-        ]  # immediately, like the single request before
-        await alone
+        assert await ask(batcher, "d") == ["D"]
 
     run(scenario)
 
 
-def test_every_slot_is_used():
+def test_a_single_row_does_not_wait_for_others(patient):
     async def scenario(batcher, gate):
-        tasks = await start(*(ask(batcher, text) for text in "abc"))
-        assert gate.batches == [["a"], ["b"]]
         gate.open.set()
-        await asyncio.gather(*tasks)
+        assert await ask(batcher, "a") == ["A"]
+        assert await ask(batcher, "b") == ["B"]
 
-    run(scenario, slots=2)
+    run(scenario)
 
 
 def test_a_large_request_is_split():
@@ -109,59 +110,45 @@ def test_a_large_request_is_split():
     run(scenario)
 
 
-def test_requests_are_not_split_to_fill_a_batch():
+def test_a_batch_has_one_key_and_the_oldest_row():
     async def scenario(batcher, gate):
-        tasks = await start(ask(batcher, "a"), ask(batcher, *"bc"), ask(batcher, *"de"))
+        asked = zip("abcde", "xyxyx", strict=True)
+        tasks = await start(*(ask(batcher, row, key=key) for row, key in asked))
         gate.open.set()
-        assert await asyncio.gather(*tasks) == [["A"], ["B", "C"], ["D", "E"]]
-        assert gate.batches == [["a"], ["b", "c"], ["d", "e"]]
+        found = await asyncio.gather(*tasks)
+        assert found == [["A"], ["B"], ["C"], ["D"], ["E"]]
+        assert gate.batches == [["a"], ["b", "d"], ["c", "e"]]
 
     run(scenario)
 
 
-def test_signatures_are_not_mixed():
+def test_the_padded_tokens_of_a_batch_are_limited():
     async def scenario(batcher, gate):
-        names = ["x", "x", "y", "x"]
-        asked = zip("abcd", names, strict=True)
-        tasks = await start(*(ask(batcher, t, signature=n) for t, n in asked))
+        lengths = {"a": 1, "b": 5, "c": 7, "d": 3, "e": 29, "f": 2}
+        asked = [ask(batcher, row, tokens=lengths[row]) for row in lengths]
+        tasks = await start(*asked)
         gate.open.set()
-        assert await asyncio.gather(*tasks) == [["A"], ["B"], ["C"], ["D"]]
-        assert gate.batches == [["a"], ["b", "d"], ["c"]]
+        await asyncio.gather(*tasks)
+        # Three rows of seven tokens are too many; a long row is a batch of its own.
+        assert gate.batches == [["a"], ["b", "c"], ["d", "f"], ["e"]]
 
-    run(scenario)
+    run(scenario, max_tokens=17)
 
 
-def test_lists_of_different_lengths_are_not_mixed():
+def test_an_invalid_row_fails_only_its_request():
     async def scenario(batcher, gate):
-        async def ask_lists(row):
-            return await batcher.predict("tokens", {"text": [row]})
-
-        rows = [[1], [2, 3], [4, 5]]
-        tasks = await start(ask(batcher, "x"), *map(ask_lists, rows))
-        widths = []
-        while batch := batcher._next_batch():
-            widths.append([waiting.widths for waiting in batch])
-        assert widths == [[(1,)], [(2,), (2,)]]
-        for task in tasks:
-            task.cancel()
-
-    run(scenario)
-
-
-def test_a_refused_text_fails_only_its_request():
-    async def scenario(batcher, gate):
-        tasks = await start(*(ask(batcher, text) for text in "xa1b"))
+        asked = [ask(batcher, "x"), ask(batcher, "a"), ask(batcher, "1", "b")]
+        tasks = await start(*asked)
         gate.open.set()
         found = await asyncio.gather(*tasks, return_exceptions=True)
         assert gate.batches[1] == ["a", "1", "b"]
-        assert [found[1], found[3]] == [["A"], ["B"]]
-        assert isinstance(found[2], RequestError) and found[2].status == 400
-        assert found[2].message == "no digits"
+        assert found[:2] == [["X"], ["A"]]
+        assert isinstance(found[2], ValueError) and str(found[2]) == "no digits"
 
     run(scenario)
 
 
-def test_too_many_waiting_texts_are_refused():
+def test_too_many_waiting_rows_are_refused():
     async def scenario(batcher, gate):
         tasks = await start(ask(batcher, "a"), ask(batcher, *"bc"), ask(batcher, "d"))
         with pytest.raises(RequestError, match="3 texts are waiting") as found:
@@ -182,58 +169,74 @@ def test_a_request_over_the_limit_is_accepted_when_idle():
     run(scenario, max_waiting=2)
 
 
-def test_requests_of_disconnected_clients_are_not_computed():
+def test_rows_of_disconnected_clients_leave_the_queue():
     async def scenario(batcher, gate):
-        tasks = await start(*(ask(batcher, text) for text in "abc"))
+        tasks = await start(ask(batcher, "a"), ask(batcher, *"bc"), ask(batcher, "d"))
         tasks[1].cancel()
-        await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[1]
+        assert batcher.waiting == 1
+        tasks += await start(ask(batcher, *"ef"))  # there is room for them
         gate.open.set()
-        assert await tasks[0] == ["A"] and await tasks[2] == ["C"]
-        assert gate.batches == [["a"], ["c"]]
-        assert batcher.idle and batcher.waiting == 0
+        assert await tasks[0] == ["A"] and await tasks[2] == ["D"]
+        assert await tasks[3] == ["E", "F"]
+        assert gate.batches == [["a"], ["d", "e", "f"]]
+        assert batcher.idle
+
+    run(scenario, max_waiting=3)
+
+
+def test_a_client_that_disconnects_leaves_its_batch_to_the_others():
+    async def scenario(batcher, gate):
+        first = await start(ask(batcher, "a"))
+        tasks = await start(ask(batcher, "b"), ask(batcher, "c"))
+        gate.open.set()
+        await asyncio.gather(*first)
+        tasks[0].cancel()
+        assert await tasks[1] == ["C"]
 
     run(scenario)
 
 
-def test_a_failure_fails_its_batch_and_frees_the_slot():
+class PanicException(BaseException):
+    """An error that is no `Exception`, such as a panic of Rust."""
+
+
+@pytest.mark.parametrize("error", [OSError, PanicException])
+def test_a_failure_fails_its_batch_alone(error, caplog):
     async def scenario(batcher, gate):
-        async def fail(signature, requests):
-            raise OSError("lost")
+        def fail(key, rows):
+            raise error("lost")
 
         batcher._compute = fail
         tasks = await start(ask(batcher, "a"), ask(batcher, "b"))
         found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(error) for error in found] == [OSError, OSError]
-        batcher._compute = gate
+        kind = error if error is OSError else RuntimeError
+        assert [type(each) for each in found] == [kind, kind]
+        batcher._compute = gate.compute
         gate.open.set()
         assert await ask(batcher, "c") == ["C"]
 
     run(scenario)
 
 
-def test_an_abandoned_batch_may_still_be_computed():
+def test_the_memory_of_a_batcher_is_free_without_a_collection():
     async def scenario(batcher, gate):
-        tasks = await start(ask(batcher, "a"), ask(batcher, "b"))
-        tasks[0].cancel()
-        for _ in range(9):
-            await asyncio.sleep(0)
-        assert gate.batches == [["a"]]
         gate.open.set()
-        assert await tasks[1] == ["B"]
+        other, size = Gate(3), Gate(2)
+        other.open.set()
+        batcher = Batcher(other.compute, size, 100, 100)
+        await ask(batcher, *"abc")
+        await ask(batcher, "d")
+        [thread] = batcher._thread._threads
+        references = weakref.ref(batcher), weakref.ref(other)
+        gc.disable()
+        try:
+            del batcher, other
+            assert [reference() for reference in references] == [None, None]
+        finally:
+            gc.enable()
+        await asyncio.to_thread(thread.join, 20)
+        assert not thread.is_alive()
 
-    run(scenario)
-
-
-def test_an_abandoned_batch_frees_its_slot(monkeypatch):
-    async def scenario(batcher, gate):
-        tasks = await start(ask(batcher, "a"), ask(batcher, "b"))
-        tasks[0].cancel()
-        while gate.batches != [["a"], ["b"]]:
-            await asyncio.sleep(0.01)
-        tasks[1].cancel()
-        while not batcher.idle:
-            await asyncio.sleep(0.01)
-        assert batcher.waiting == 0
-
-    monkeypatch.setattr(batching, "ABANDONED_SECONDS", 0.05)
     run(scenario)

@@ -1,4 +1,7 @@
-"""Requests of other sites through a browser."""
+"""Keys, requests of other sites through a browser, and packed bodies."""
+
+import gzip
+import tracemalloc
 
 import pytest
 from starlette.applications import Starlette
@@ -6,10 +9,17 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from keras_transformer_runtime.serving.protection import is_loopback, protect
+from keras_transformer_runtime.serving.protection import (
+    OPEN_PATHS,
+    BodyTooLarge,
+    is_key,
+    is_loopback,
+    protect,
+    unpack_gzip,
+)
 from keras_transformer_runtime.serving.server_options import make_server_options
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 ORIGIN = "https://example.com"
 
@@ -28,7 +38,8 @@ def make_client(tmp_path):
             return JSONResponse({"error": "internal error"}, status_code=500)
 
         paths = [
-            Route(path, respond, methods=["GET", "POST"]) for path in ["/", "/fail"]
+            Route(path, respond, methods=["GET", "POST"])
+            for path in ("/{path:path}", "/")
         ]
         application = Starlette(routes=paths, exception_handlers={Exception: fail})
         options = make_server_options(models={"m": {"folder": tmp_path}}, **options)
@@ -145,3 +156,46 @@ def test_allowed_origins(make_client):
 def test_two_hosts_are_refused(make_client):
     headers = [("Host", "127.0.0.1"), ("Host", "evil.example")]
     assert make_client().get("/", headers=headers).status_code == 421
+
+
+KEY = "3Kq-7"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/health/", "/x"])
+def test_a_key(path, make_client):
+    client = make_client(api_key=KEY)
+    for header in (f"Bearer {KEY}", f"bearer  {KEY} "):
+        response = client.get(path, headers={"Authorization": header})
+        assert response.status_code == 200
+    for header in ("", KEY, f"Basic {KEY}", "Bearer", f"Bearer {KEY}x", "Bearer \xff"):
+        headers = {"Authorization": header.encode("latin-1")}
+        response = client.get(path, headers=headers)
+        assert response.status_code == 401
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+        assert "`Authorization: Bearer KEY`" in response.json()["error"]
+    assert client.get(path).status_code == 401
+
+
+def test_paths_without_a_key(make_client):
+    client = make_client(api_key=KEY, allowed_origins=[ORIGIN])
+    assert {client.get(path).status_code for path in OPEN_PATHS} == {200}
+    asking = {"Origin": ORIGIN, "Access-Control-Request-Method": "POST"}
+    assert client.options("/v1/completions", headers=asking).status_code == 200
+    assert client.post("/v1/completions").status_code == 401
+
+
+def test_keys_are_compared_as_a_whole():
+    assert is_key(KEY, KEY)
+    for given in ("", KEY[:-1], KEY + "7", KEY.lower(), "\ud800", "ü"):
+        assert not is_key(given, KEY)
+
+
+def test_little_of_a_gzip_bomb_is_unpacked():
+    bomb = gzip.compress(bytes(10_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(BodyTooLarge):
+            unpack_gzip(bomb, 1009)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()

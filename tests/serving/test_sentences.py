@@ -1,9 +1,12 @@
+import math
+
 import pytest
 
+from keras_transformer_runtime.engines.engine import Hypothesis
 from keras_transformer_runtime.serving import sentences
 from keras_transformer_runtime.serving.sentences import join, split
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 TEXTS = {
     "": [],
@@ -46,21 +49,25 @@ def test_every_sentence_has_the_language_token(text, expected, joined):
 
 def test_texts_are_joined_in_order():
     found, parts = split([*TEXTS], "en")
-    outputs = {
-        "text": [sentence.swapcase() for sentence in found],
-        "score": [-float(len(sentence)) for sentence in found],
-        "truncated": [False for _ in found],
-    }
-    joined = join(outputs, parts)
-    assert joined["text"] == [text.swapcase() for text in TEXTS]
-    assert joined["score"] == [-sum(map(len, found)) for found in TEXTS.values()]
+    outputs = [
+        [Hypothesis(sentence.swapcase(), -float(len(sentence)), False, len(sentence))]
+        for sentence in found
+    ]
+    joined = [best for [best] in join(outputs, parts)]
+    assert [best.text for best in joined] == [text.swapcase() for text in TEXTS]
+    lengths = [sum(map(len, found)) for found in TEXTS.values()]
+    assert [-best.score for best in joined] == lengths
+    assert [best.length for best in joined] == lengths
 
 
-def test_a_missing_score_of_a_sentence():
-    outputs = {"text": ["A.", ""], "score": [-1.0, None], "truncated": [False, True]}
-    joined = join(outputs, [[0, " ", 1], [0]])
-    assert joined.pop("truncated") == [True, False]
-    assert joined == {"text": ["A. ", "A."], "score": [None, -1.0]}
+def test_several_hypotheses():
+    """Those of a single sentence; the best ones of several."""
+    first = [Hypothesis("A.", -1.0), Hypothesis("B.", -2.0)]
+    second = [Hypothesis("", math.nan, truncated=True), Hypothesis("C.", -4.0)]
+    [both], alone, [spaced] = join([first, second], [[0, " ", 1], [0], [" ", 0]])
+    assert both.text == "A. " and math.isnan(both.score) and both.truncated
+    assert alone == first
+    assert spaced == Hypothesis(" A.", -1.0)
 
 
 class PanicException(BaseException):

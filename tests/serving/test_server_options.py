@@ -1,20 +1,20 @@
 import pytest
 
-from keras_transformer_runtime.serving.server import _cpus
 from keras_transformer_runtime.serving.server_options import (
     make_server_options,
     read_server_options,
 )
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 FILE = """
 port = 8080
 
 [models.en-de]
 folder = "here/en-de"
-replicas = 3
+max_tokens = 4096
 versions = [1, 2]
+languages = ["en", "pt-BR"]
 """
 
 
@@ -31,10 +31,18 @@ def write(folder, text):
 
 def test_a_file(folder):
     options = read_server_options(write(folder, FILE), port=8081, host="::1")
-    assert (options.port, options.host, options.address) == (8081, "::1", None)
+    assert (options.port, options.host, options.api_key) == (8081, "::1", None)
     model = options.models["en-de"]
     assert model.folder == (folder / "here/en-de").resolve()
-    assert (model.replicas, model.versions, model.cpus) == (3, [1, 2], 1)
+    assert (model.max_tokens, model.versions) == (4096, [1, 2])
+    assert model.languages == ("en", "pt-BR")
+    assert (model.engine, model.batch_sizes) == ("auto", (1, 4, 16))
+
+
+def test_batch_sizes_are_in_order(folder):
+    model = {"folder": folder / "here/en-de", "batch_sizes": [16, 1, 16, 4]}
+    options = make_server_options(models={"m": model})
+    assert options.models["m"].batch_sizes == (1, 4, 16)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +63,20 @@ def test_a_file(folder):
         (("port = 8080", 'allowed_origins = ["a.com"]'), "origins such as .*'a.com'"),
         (("port = 8080", 'allowed_origins = ["https://a/"]'), "path.*'https://a/'"),
         (("port = 8080", 'allowed_origins = ["https://A"]'), "lower case.*'https://A'"),
-        (("replicas = 3", "replica = 3"), "no option `models.en-de.replica`"),
-        (("replicas = 3", "replicas = 0"), "`models.en-de.replicas`: .*or equal to 1"),
-        (("replicas = 3", "replicas = 3\nmax_replicas = 2"), "at least replicas=3"),
+        (("port = 8080", 'api_key = ""'), "`api_key`: .*match pattern"),
+        (("port = 8080", 'api_key = "a key"'), "`api_key`: .*match pattern"),
+        (("port = 8080", 'api_key = "schlüssel"'), "`api_key`: .*match pattern"),
+        (("port = 8080", "processes = 0"), "`processes`: .*or equal to 1"),
+        (("port = 8080", "threads = 0"), "`threads`: .*or equal to 1"),
+        (("port = 8080", "max_beams = 0"), "`max_beams`: .*or equal to 1"),
+        (("max_tokens = 4096", "max_token = 3"), "no option `models.en-de.max_token`"),
+        (("max_tokens = 4096", "max_tokens = 0"), "`models.en-de.max_tokens`: .*equal"),
+        (("max_tokens = 4096", "batch_sizes = []"), "batch_sizes`: .*at least 1 item"),
+        (("max_tokens = 4096", 'engine = "onnx"'), "engine`: input should be 'auto'"),
+        (('"pt-BR"]', '"pt_BR"]'), "languages.1`: .*match pattern"),
+        (('"pt-BR"]', '"pt", "es"]'), "languages`: .*at most 2 items"),
         (("versions = [1, 2]", 'versions = "newest"'), "versions"),
-        (("here/en-de", "nowhere"), "must be a folder of versions"),
+        (("here/en-de", "nowhere"), "must be the folder of a run, .*nowhere is not a"),
         (("models.en-de", 'models."../etc"'), "must consist of letters"),
         (("[models.en-de]", "[models.en-de"), "must be a TOML file"),
         (("[models.en-de]", "[[models]]"), "`models`: input should be a valid dict"),
@@ -75,21 +92,34 @@ def test_no_models():
         make_server_options(models={})
 
 
+def test_a_folder_of_several_models(folder):
+    (folder / "here/en-de/1").mkdir()
+    (folder / "here/en-de/1/saved_model.pb").touch()
+    message = (
+        "`models.m.folder`: must contain one folder per version, named 1, 2, …; "
+        f"{folder}/here has folders of several models. Give one of them, such as "
+        f"{folder}/here/en-de"
+    )
+    with pytest.raises(ValueError, match=message):
+        make_server_options(models={"m": {"folder": folder / "here"}})
+
+
 @pytest.mark.parametrize(
-    ("name", "given", "advice"),
+    ("name", "file"),
     [
-        ("here/en-de/1", "here/en-de/1", "Give the folder above it, {}/here/en-de$"),
-        ("here/en-de", "here/en-de", "Move it to {}/here/en-de/1$"),
-        ("here/en-de/1", "here", "Give one of them, such as {}/here/en-de$"),
+        ("here/en-de", "model.bin"),
+        ("here/en-de/1", "saved_model.pb"),
+        ("here/en-de/ctranslate2", "model.bin"),
+        ("here/en-de/ctranslate2/1", "model.bin"),
+        ("here/en-de/saved_model/1", "saved_model.pb"),
     ],
 )
-def test_folders_that_are_not_models(name, given, advice, folder):
-    (folder / name).mkdir(exist_ok=True)
-    (folder / name / "saved_model.pb").touch()
-    with pytest.raises(ValueError, match=advice.format(folder)) as found:
-        make_server_options(models={"m": {"folder": folder / given}})
-    message = "`models.m.folder`: must contain one folder per version, named 1, 2, …; "
-    assert str(found.value).startswith(message)
+def test_folders_of_models_and_runs(name, file, folder):
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / name / file).touch()
+    given = folder / "here/en-de"
+    options = make_server_options(models={"m": {"folder": given}})
+    assert options.models["m"].folder == given.resolve()
 
 
 def test_a_model_with_folders_beside_its_versions(folder):
@@ -98,19 +128,6 @@ def test_a_model_with_folders_beside_its_versions(folder):
         (folder / name / "saved_model.pb").touch()
     options = make_server_options(models={"m": {"folder": folder / "here"}})
     assert options.models["m"].folder == (folder / "here").resolve()
-
-
-@pytest.mark.parametrize(
-    ("versions", "count"), [("latest", 1), ("all", 3), ([1, 3], 2)]
-)
-def test_cores_are_counted_for_every_version_twice(versions, count, folder):
-    for number in (1, 2, 3):
-        version = folder / f"here/en-de/{number}"
-        (version / "variables").mkdir(parents=True)
-        (version / "saved_model.pb").touch()
-        (version / "variables/variables.index").touch()
-    model = {"folder": folder / "here/en-de", "versions": versions, "replicas": 50}
-    assert _cpus(make_server_options(models={"en-de": model})) == 2 * 50 * count
 
 
 @pytest.mark.parametrize("language", ["en\n", "\nen", "EN", "engl"])

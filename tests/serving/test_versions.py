@@ -2,23 +2,34 @@ import pathlib
 
 import pytest
 
+from keras_transformer_runtime.engines.model_description import FILE
 from keras_transformer_runtime.serving.server_options import ModelOptions
-from keras_transformer_runtime.serving.versions import check_versions, selected_versions
+from keras_transformer_runtime.serving.versions import (
+    VersionFolder,
+    check_versions,
+    selected_versions,
+)
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.once("torch")
 
 NAMES = ["1", "2", "10", "03", "-4", "x", "5.tmp", "٦"]
+SAVED_MODEL = ("saved_model.pb", "variables/variables.index", FILE)
+CTRANSLATE2 = ("model.bin", FILE)
+
+
+def add(folder, names=SAVED_MODEL):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
 
 
 @pytest.fixture
 def folder(tmp_path):
     for name in NAMES:
-        (tmp_path / name / "variables").mkdir(parents=True)
-        (tmp_path / name / "saved_model.pb").touch()
-        (tmp_path / name / "variables/variables.index").touch()
-    (tmp_path / "11/variables").mkdir(parents=True)
-    (tmp_path / "11/saved_model.pb").touch()  # an incomplete copy
-    (tmp_path / "12").touch()
+        add(tmp_path / name)
+    for number, missing in enumerate(SAVED_MODEL[:2], start=11):  # incomplete copies
+        add(tmp_path / str(number), [x for x in SAVED_MODEL if x != missing])
+    (tmp_path / "20").touch()
     return tmp_path
 
 
@@ -28,11 +39,49 @@ def folder(tmp_path):
 )
 def test_complete_versions_with_plain_numbers(versions, expected, folder):
     options = ModelOptions(folder=folder, versions=versions)
-    assert selected_versions(options) == expected
+    assert selected_versions(options) == {
+        number: VersionFolder(folder / str(number), "saved_model")
+        for number in expected
+    }
 
 
 def test_none(tmp_path):
-    assert selected_versions(ModelOptions(folder=tmp_path)) == []
+    assert selected_versions(ModelOptions(folder=tmp_path)) == {}
+
+
+def test_each_version_has_its_engine(tmp_path):
+    add(tmp_path / "1")
+    add(tmp_path / "2", CTRANSLATE2)
+
+    def engines(**options):
+        found = selected_versions(ModelOptions(folder=tmp_path, **options))
+        return {number: version.engine for number, version in found.items()}
+
+    assert engines(versions="all") == {1: "saved_model", 2: "ctranslate2"}
+    assert engines(engine="saved_model") == {1: "saved_model"}
+    for folder in ("1", "2"):  # Not every SavedModel has a description.
+        (tmp_path / folder / FILE).unlink()
+    assert engines() == {1: "saved_model"}
+
+
+def test_a_folder_of_a_model_is_a_version(tmp_path):
+    for name, number in (("en-de", 1), ("7", 7)):
+        add(tmp_path / name, CTRANSLATE2)
+        options = ModelOptions(folder=tmp_path / name)
+        version = VersionFolder((tmp_path / name).resolve(), "ctranslate2")
+        assert selected_versions(options) == {number: version}
+
+
+def test_a_run_has_the_models_of_its_engines(tmp_path):
+    add(tmp_path / "saved_model" / "1")
+    options = ModelOptions(folder=tmp_path)
+    saved = VersionFolder(tmp_path / "saved_model" / "1", "saved_model")
+    assert selected_versions(options) == {1: saved}
+    add(tmp_path / "ctranslate2", CTRANSLATE2)
+    fast = VersionFolder(tmp_path / "ctranslate2", "ctranslate2")
+    assert selected_versions(options) == {1: fast}
+    options = ModelOptions(folder=tmp_path, engine="saved_model")
+    assert selected_versions(options) == {1: saved}
 
 
 def test_a_model_without_versions_is_an_error_unless_it_is_waited_for(folder):
@@ -42,6 +91,9 @@ def test_a_model_without_versions_is_an_error_unless_it_is_waited_for(folder):
     with pytest.raises(ValueError, match=r"model none .*versions=\[7, 11\]. Export a"):
         check_versions({"found": found, "none": none})
     check_versions({"none": none.model_copy(update={"wait_for_versions": True})})
+    other = ModelOptions(folder=folder, engine="ctranslate2")
+    with pytest.raises(ValueError, match="must be a run, a model for CTranslate2, or"):
+        check_versions({"other": other})
 
 
 def test_unreadable_folders_are_left_out(folder, monkeypatch):
@@ -53,4 +105,5 @@ def test_unreadable_folders_are_left_out(folder, monkeypatch):
         return is_file(path)
 
     monkeypatch.setattr(pathlib.Path, "is_file", refused)
-    assert selected_versions(ModelOptions(folder=folder, versions="all")) == [1, 2]
+    options = ModelOptions(folder=folder, versions="all")
+    assert [*selected_versions(options)] == [1, 2]

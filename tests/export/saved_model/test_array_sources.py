@@ -4,11 +4,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_transformer_runtime.serving.replica import Replica
 
 import keras_transformer as kt
 from keras_transformer import BeamSearch
 from keras_transformer.export import describe_signatures, warmup_requests
+from keras_transformer_runtime.serving.requests import RequestError, SignatureCall
+from keras_transformer_runtime.serving.saved_model import ServedSavedModel
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 SIZES = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
@@ -82,17 +83,21 @@ def test_scores(model, signatures):
 
 def test_the_server_takes_arrays_of_several_shapes(model, folder):
     sources = [FRAMES[0], FRAMES[1, :10], FRAMES[2]]
-    requests = [{"source": [source.tolist()]} for source in sources]
-    results = Replica(folder, (1, 4)).predict("serving_default", requests)
+    rows = [{"source": source.tolist()} for source in sources]
+    served = ServedSavedModel(folder, (1, 4), threads=0)
+    call = SignatureCall("serving_default")
+    results = served.compute(call, rows)
     texts, scores = model.generate(
         sources, SEARCH, max_length=LIMIT, return_scores=True
     )
-    assert [result["text"] for result in results] == [[text] for text in texts]
+    assert [result["text"] for result in results] == texts
     found = [result["score"] for result in results]
-    np.testing.assert_allclose(found, scores[:, None], atol=1e-4)
-    narrow = [{"source": [FRAMES[0, :, :4].tolist()]}, requests[0]]
-    error, result = Replica(folder, (1, 4)).predict("serving_default", narrow)
-    assert error == "`source` must have shape (None, None, 5), not (1, 20, 4)"
+    np.testing.assert_allclose(found, scores, atol=1e-4)
+    narrow = [{"source": FRAMES[0, :, :4].tolist()}, rows[0]]
+    error, result = served.compute(call, narrow)
+    assert isinstance(error, RequestError) and error.status == 400
+    expected = "`source` must have the shape (None, None, 5); received (1, 20, 4)."
+    assert error.message == expected
     assert result == results[0]
 
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from bigrams import Bigrams
-from keras_transformer_runtime.serving.replica import Replica
 
 from keras_transformer import BeamSearch, GreedySearch
 from keras_transformer.export import export_saved_model
 from keras_transformer.text import CharacterTokenizer
+from keras_transformer_runtime.engines.saved_model_engine import SavedModelEngine
+from keras_transformer_runtime.engines.warmup_requests import warmup_requests
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 
@@ -32,8 +33,8 @@ def served_texts(outputs):
 
 def test_the_signature_equals_generate(model, tmp_path):
     model.export(tmp_path / "1", SEARCH, constraints=True, warmup=[(1, 16)])
-    replica = Replica(tmp_path / "1")  # of a server
-    signature, warm = replica.warmup_requests()[1]
+    engine = SavedModelEngine.load(tmp_path / "1")
+    _, (signature, warm), _ = warmup_requests(tmp_path / "1")
     assert signature == "constrained"
     assert {name: len(rows) for name, rows in warm.items()} == dict.fromkeys(
         ("text", "prefix", "constraints"), 1
@@ -43,7 +44,7 @@ def test_the_signature_equals_generate(model, tmp_path):
         "prefix": PREFIXES,
         "constraints": ["\t".join(entry) for entry in CONSTRAINTS],
     }
-    outputs = replica.call("constrained", inputs)
+    outputs = engine.call("constrained", **inputs)
     expected, scores = model.generate(
         TEXTS, SEARCH, prefix=PREFIXES, constraints=CONSTRAINTS, return_scores=True
     )
@@ -56,10 +57,9 @@ def test_the_signature_equals_generate(model, tmp_path):
         "az": "`constraints` must have phrases with only characters and words",
     }.items():
         wrong = {"text": ["a"], "prefix": [""], "constraints": [phrase]}
-        (found,) = replica.predict("constrained", [wrong])
-        assert found.startswith(message)
-
-    checked = replica.call("check_constraints", {"constraints": ["abc", "az", "", "f"]})
+        with pytest.raises(ValueError, match=f"^{message}"):
+            engine.call("constrained", **wrong)
+    checked = engine.call("check_constraints", constraints=["abc", "az", "", "f"])
     assert checked["spelled"].tolist() == [True, False, False, True]
 
 

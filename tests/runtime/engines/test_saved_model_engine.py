@@ -190,7 +190,7 @@ def test_a_stream_ends_at_the_limits_of_the_export(language_model, tmp_path):
     options = {"num_beams": 1, "max_length": 11}
     language_model.export(tmp_path / "1", check_texts=PROMPTS, **options)
     engine = SavedModelEngine.load(tmp_path / "1")
-    assert "continue" in engine._signatures
+    assert "continue" in engine.signatures
     expected = language_model.generate(PROMPTS, **options)
     pieces = [[*engine.stream(prompt, engine.options)] for prompt in PROMPTS]
     assert ["".join(row) for row in pieces] == expected
