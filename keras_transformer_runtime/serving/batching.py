@@ -17,6 +17,8 @@ from keras_transformer_runtime.serving.rest import Row
 
 # Time without a new text after which an incomplete batch is computed.
 IDLE_SECONDS = 0.004
+# Rows that are not divided among threads.
+SMALLEST_SHARE = 8
 
 # What the rows of a batch have in common.
 Key: TypeAlias = Generation | SignatureCall
@@ -39,31 +41,39 @@ class _Waiting(NamedTuple):
 
 
 class Batcher:
-    """Computes rows in batches, one batch at a time, in a thread that ends with it.
+    """Computes rows in batches, each in a thread, which end with this object.
 
     A batch has rows of one key, at most `max_texts` of them, and at most `max_tokens`
     tokens, with the shorter rows padded to the longest. An idle engine computes a row
-    at once. After a batch, the next one begins when as many rows are waiting as the
-    last one had, or none has arrived for `IDLE_SECONDS`: the clients of a batch, which
-    get their responses together, form a batch again.
+    at once, and divides many rows among its threads. After a batch, the next one begins
+    when as many rows are waiting as the last one had, or none has arrived for
+    `IDLE_SECONDS`: the clients of a batch, which get their responses together, form a
+    batch again.
 
     Args:
         compute: function of the key and the rows of a batch.
         size: has the maximum number of rows of a batch, which may change.
+        threads: int, number of batches that are computed at the same time.
         max_tokens: int, maximum number of tokens of a batch of several rows.
         max_waiting: int, maximum number of waiting rows.
     """
 
     def __init__(
-        self, compute: Compute, size: BatchSize, max_tokens: int, max_waiting: int
+        self,
+        compute: Compute,
+        size: BatchSize,
+        max_tokens: int,
+        max_waiting: int,
+        threads: int = 1,
     ):
         self._compute = compute
         self._size = size
         self._max_tokens = max_tokens
         self._max_waiting = max_waiting
         self._queue: deque[_Waiting] = deque()
-        self._thread = ThreadPoolExecutor(1, "engine")
-        self._running: asyncio.Task[None] | None = None
+        self._threads = ThreadPoolExecutor(threads, "engine")
+        self._free = threads
+        self._running: set[asyncio.Task[None]] = set()
         self._last_size = 0
         self._idle_timer: asyncio.TimerHandle | None = None
 
@@ -75,7 +85,7 @@ class Batcher:
     @property
     def idle(self) -> bool:
         """Whether no row is waiting and no batch is computed."""
-        return not self._queue and self._running is None
+        return not self._queue and not self._running
 
     async def submit(
         self, key: Key, rows: Sequence[Row | Text], tokens: Sequence[int]
@@ -118,7 +128,7 @@ class Batcher:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        if self._running is not None or not self._queue:
+        if not self._free or not self._queue:
             return
         if self.waiting >= self._last_size:
             self._start()
@@ -128,17 +138,21 @@ class Batcher:
 
     def _start(self) -> None:
         self._idle_timer = None  # It refers to this object.
-        batch = self._next_batch()
-        if batch:
+        while self._free and (batch := self._next_batch()):
             self._last_size = len(batch)
-            self._running = asyncio.create_task(self._run(batch))
+            self._free -= 1
+            task = asyncio.create_task(self._run(batch))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
 
     def _next_batch(self) -> list[_Waiting]:
         """Removes the oldest row, and those that fit to it, from the queue."""
         batch: list[_Waiting] = []
         others: list[_Waiting] = []
         longest = 0
-        while self._queue and len(batch) < self._size.max_texts:
+        share = max(SMALLEST_SHARE, -(-len(self._queue) // self._free))
+        size = min(self._size.max_texts, share)
+        while self._queue and len(batch) < size:
             row = self._queue.popleft()
             if row.result.done():  # the client has disconnected
                 continue
@@ -158,11 +172,11 @@ class Batcher:
         found: Sequence[object] = [RuntimeError("the engine has failed")] * len(batch)
         try:
             loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(self._thread, call)
+            found = await loop.run_in_executor(self._threads, call)
         except Exception as error:
             found = [error] * len(batch)
         finally:
-            self._running = None
+            self._free += 1
             for each, result in zip(batch, found, strict=True):
                 if not each.result.done():
                     each.result.set_result(result)

@@ -50,12 +50,14 @@ class LoadedModel(abc.ABC):
         engine: the `Engine`.
         signatures: `Signature`s by name, those of TensorFlow Serving's API.
         max_texts: int, maximum number of texts of a batch.
+        batches: int, number of batches that are computed at the same time.
         has_own_nbest: bool, whether the model has the signature `nbest` itself.
     """
 
     engine: Engine
     signatures: dict[str, Signature]
     max_texts: int
+    batches = 1
     has_own_nbest = False
 
     @property
@@ -137,7 +139,9 @@ class CTranslate2Model(LoadedModel):
     max_texts = 64
 
     def __init__(self, folder: pathlib.Path, threads: int):
-        self.engine = CTranslate2Engine.load(folder, threads)
+        # A thread for each batch: several threads of one batch wait for each other.
+        self.engine = CTranslate2Engine.load(folder, threads, parallel=True)
+        self.batches = threads
         pair = {"source": TensorSpec("string"), "target": TensorSpec("string")}
         self.signatures = {
             **GENERATING,

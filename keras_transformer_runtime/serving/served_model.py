@@ -281,7 +281,11 @@ class ServedModel:
             logger.error("%s: %s", name, error)
             return
         batcher = Batcher(
-            model.compute, model, self.options.max_tokens, self.options.max_waiting
+            model.compute,
+            model,
+            self.options.max_tokens,
+            self.options.max_waiting,
+            model.batches,
         )
         version.set_loaded(LoadedVersion(model, batcher))
         remaining = model.progress.remaining
