@@ -92,6 +92,8 @@ def entries() -> dict[str, Entry]:
     for name in keras_transformer.__all__:
         value = getattr(keras_transformer, name)
         group = value.__module__.removeprefix(f"{PACKAGE}.").partition(".")[0]
+        if group not in GROUPS and name in keras_transformer._LAZY:
+            group = keras_transformer._LAZY[name].partition(".")[0]
         found[f"{PACKAGE}.{name}"] = Entry(PACKAGE, name, group, value, _doc(value))
     for group in keras_transformer._SUBMODULES:
         module = getattr(keras_transformer, group)

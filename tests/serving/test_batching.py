@@ -228,7 +228,7 @@ def test_the_memory_of_a_batcher_is_free_without_a_collection():
         batcher = Batcher(other.compute, size, 100, 100)
         await ask(batcher, *"abc")
         await ask(batcher, "d")
-        [thread] = batcher._thread._threads
+        [thread] = batcher._threads._threads
         references = weakref.ref(batcher), weakref.ref(other)
         gc.disable()
         try:
@@ -238,5 +238,20 @@ def test_the_memory_of_a_batcher_is_free_without_a_collection():
             gc.enable()
         await asyncio.to_thread(thread.join, 20)
         assert not thread.is_alive()
+
+    run(scenario)
+
+
+def test_threads_divide_many_rows():
+    async def scenario(batcher, gate):
+        wide = Gate(64)
+        batcher = Batcher(wide.compute, wide, 9999, 999, threads=3)
+        rows = [f"row {number}" for number in range(40)]
+        asked = asyncio.create_task(ask(batcher, *rows))
+        while len(wide.batches) < 3:
+            await asyncio.sleep(0.001)
+        wide.open.set()
+        assert await asked == [row.upper() for row in rows]
+        assert sorted(map(len, wide.batches)) == [13, 13, 14]
 
     run(scenario)

@@ -92,7 +92,7 @@ CASES = [
     (["import", "a/b", "new.keras"], "huggingface_hub", '"huggingface_hub>=1.0"'),
     (["import", "marian", "new.keras"], "yaml", 'pip install "pyyaml>=6.0"'),
     (["inspect", "a.en"], "", "`PATH` must be of a known kind; received `a.en`"),
-    (["serve", "old"], "ray", "`serve` requires the package ray. "),
+    (["serve", "old"], "uvicorn", "`serve` requires the package uvicorn. "),
 ]
 # Runs the command once for each case, in one process.
 CODE = """
