@@ -299,6 +299,20 @@ class Application:
         asked = CompletionRequest.read(json_object(await self._body(request)))
         asked.check(self._options)
         model = self._model(asked.model)
+        if not asked.stream:
+            return await self._measured(request, model, self._complete(asked, model))
+        events = self._events(asked, model)
+        first = await self._measured(request, model, _next(events))
+        return StreamingResponse(
+            _rest(first, events),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+
+    def _continuation(
+        self, asked: CompletionRequest, model: ServedModel
+    ) -> tuple[LoadedVersion, Generation]:
+        """Returns the version of a language model, and how it continues prompts."""
         loaded = model.available().loaded
         engine = loaded.model.engine
         if not engine.is_language_model:
@@ -308,25 +322,18 @@ class Application:
                 f"`/v1/models/{model.name}:predict`",
             )
         options = generation_options(asked.options(), engine, self._options)
-        generation = Generation(
+        return loaded, Generation(
             options, include_prompt=asked.echo, streams=asked.stream
         )
-        if asked.stream:
-            response = await self._stream(request, asked, model, loaded, generation)
-        else:
-            completing = self._complete(asked, loaded, generation)
-            response = await self._measured(request, model, completing)
-        self._metrics.texts.labels(model.name).inc(len(asked.prompts))
-        return response
 
-    async def _complete(
-        self, asked: CompletionRequest, loaded: LoadedVersion, generation: Generation
-    ) -> Response:
+    async def _complete(self, asked: CompletionRequest, model: ServedModel) -> Response:
+        """Returns whole continuations."""
+        loaded, generation = self._continuation(asked, model)
         texts = [Text(prompt) for prompt in asked.prompts]
         found = await loaded.generate(texts, generation)
         prompts = [prompt for prompt in asked.prompts for _ in range(asked.n)]
         hypotheses = [each for own in found for each in own]
-        usage = await self._usage(asked, loaded, hypotheses)
+        usage = await self._usage(asked, model, loaded, hypotheses)
         logprobs: list[dict[str, object] | None] = [None] * len(hypotheses)
         if asked.logprobs is not None:
             rows = [
@@ -347,27 +354,11 @@ class Application:
         ]
         return JSONResponse(Completion(asked).body(choices, usage))
 
-    async def _stream(
-        self,
-        request: Request,
-        asked: CompletionRequest,
-        model: ServedModel,
-        loaded: LoadedVersion,
-        generation: Generation,
-    ) -> Response:
-        """Responds with server-sent events, once the first one is there."""
-        events = self._events(asked, loaded, generation)
-        first = await self._measured(request, model, _next(events))
-        return StreamingResponse(
-            _rest(first, events),
-            media_type="text/event-stream",
-            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-        )
-
     async def _events(
-        self, asked: CompletionRequest, loaded: LoadedVersion, generation: Generation
+        self, asked: CompletionRequest, model: ServedModel
     ) -> AsyncGenerator[str]:
         """Yields the events of a stream."""
+        loaded, generation = self._continuation(asked, model)
         loop = asyncio.get_running_loop()
         newest: dict[int, str] = {}  # the texts of which a part is not sent
         changed = asyncio.Event()
@@ -402,12 +393,13 @@ class Application:
                         yield completion.piece(index, text[len(sent[index]) :])
                         sent[index] = text
             hypotheses = [each for own in await generating for each in own]
+            usage = await self._usage(asked, model, loaded, hypotheses)
             for index, each in enumerate(hypotheses):
                 rest_of_text = each.text[len(sent[index]) :]
                 reason = completions.finish_reason(each)
                 yield completion.piece(index, rest_of_text, reason)
             if asked.stream_options is not None and asked.stream_options.include_usage:
-                yield completion.usage(await self._usage(asked, loaded, hypotheses))
+                yield completion.usage(usage)
             yield completions.DONE
         finally:
             generating.cancel()
@@ -415,9 +407,12 @@ class Application:
     async def _usage(
         self,
         asked: CompletionRequest,
+        model: ServedModel,
         loaded: LoadedVersion,
         outputs: Sequence[Hypothesis],
     ) -> Usage:
+        """Counts the tokens of a request, also for the metrics."""
+        self._metrics.texts.labels(model.name).inc(len(asked.prompts))
         prompts = await asyncio.to_thread(loaded.model.measure, asked.prompts)
         return Usage(sum(prompts), sum(each.length for each in outputs))
 
