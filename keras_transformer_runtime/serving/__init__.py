@@ -7,7 +7,8 @@ they process a request:
 - `connections`: HTTP connections and their limits
 - `protection`: refuses requests without the key and of other sites
 - `application`: the paths; `openapi` describes them
-- `requests`, `rest`, `completions`, `libretranslate`: the bodies
+- `tensorflow_serving`, `completions`, `libretranslate`: the endpoints of the APIs, with
+  what they share in `endpoints`, `requests` and `rest`
 - `served_model`: the versions of a model; `sentences` splits long texts
 - `batching`: batches of texts
 - `loaded_model`, `saved_model`: a version in memory

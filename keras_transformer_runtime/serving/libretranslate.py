@@ -1,4 +1,4 @@
-"""The bodies of LibreTranslate's API: `/translate` and `/languages`.
+"""The endpoints of LibreTranslate's API, and their bodies.
 
 https://docs.libretranslate.com/
 """
@@ -9,15 +9,23 @@ from typing import Annotated, Literal, NamedTuple
 from urllib.parse import parse_qs
 
 from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from keras_transformer_runtime.engines.engine import Hypothesis
+from keras_transformer_runtime.serving.endpoints import Endpoints
+from keras_transformer_runtime.serving.protection import NO_KEY, bearer, is_key
 from keras_transformer_runtime.serving.requests import (
+    Generation,
     RequestError,
     SearchFields,
     Texts,
     check_count,
     check_text,
+    generation_options,
+    json_object,
 )
+from keras_transformer_runtime.serving.served_model import ServedModel
 from keras_transformer_runtime.serving.server_options import ServerOptions
 
 AUTO = "auto"
@@ -130,3 +138,51 @@ def languages_body(directions: Iterable[Direction]) -> list[dict[str, object]]:
         {"code": code, "name": NAMES.get(code, code), "targets": sorted(targets[code])}
         for code in sorted(targets)
     ]
+
+
+class LibreTranslate(Endpoints):
+    """The endpoints of LibreTranslate's API."""
+
+    async def translate(self, request: Request) -> Response:
+        """Translates texts, as LibreTranslate does."""
+        body = await self.body(request)
+        kind = request.headers.get("content-type", "").partition(";")[0].strip()
+        if kind == "application/x-www-form-urlencoded" and not body.startswith(b"{"):
+            values = form_values(body)
+        else:
+            values = json_object(body)
+        asked = TranslateRequest.read(values)
+        key = self.options.api_key
+        given = bearer(request.headers) or asked.api_key or ""
+        if key is not None and not is_key(given, key):
+            raise RequestError(401, f"{NO_KEY}, or `api_key` in its body")
+        asked.check(self.options)
+        model = self._translator(asked)
+        return await self.measured(request, model, self._translate(asked, model))
+
+    async def _translate(self, asked: TranslateRequest, model: ServedModel) -> Response:
+        loaded = model.available().loaded
+        engine = loaded.model.engine
+        options = generation_options(asked.options(), engine, self.options)
+        found = await model.generate(loaded, asked.texts, Generation(options))
+        self.metrics.texts.labels(model.name).inc(len(found))
+        return JSONResponse(asked.body(found))
+
+    async def languages(self, request: Request) -> Response:
+        """Returns the languages of the models."""
+        return JSONResponse(languages_body(self._directions().values()))
+
+    def _directions(self) -> Mapping[str, Direction]:
+        """Returns the languages of the models that have them, by name."""
+        found = {name: model.languages for name, model in self.models.items()}
+        return {name: Direction(*pair) for name, pair in found.items() if pair}
+
+    def _translator(self, asked: TranslateRequest) -> ServedModel:
+        """Returns the model that translates a request."""
+        try:
+            return self.models[asked.model(self._directions())]
+        except RequestError:
+            for model in self.models.values():
+                if model.loading:
+                    model.available()  # raises an error that says so
+            raise
