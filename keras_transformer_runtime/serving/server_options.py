@@ -40,7 +40,8 @@ class ModelOptions(_Options):
         folder: path of a run, of a SavedModel, of a model for CTranslate2, or of a
             folder that contains one of the last two per version, in folders 1, 2, ….
         engine: `"ctranslate2"`, `"saved_model"` or `"auto"`, which is CTranslate2 for a
-            run that has a folder for it, and otherwise what the folder contains.
+            run that has a folder for it, and otherwise what the folder contains. With a
+            `dictionary`, `"auto"` is a SavedModel.
         versions: `"latest"`, `"all"`, or a list of version numbers.
         languages: tuple of the codes of the source and the target language, such as
             `("en", "de")`, for `/translate`. `None` = those that the model records.
@@ -71,6 +72,12 @@ class ModelOptions(_Options):
     split_sentences: Annotated[str, Field(pattern="^[a-z]{2,3}$")] | None = None
     dictionary: FilePath | None = None
     wait_for_versions: bool = False
+
+    @property
+    def chosen_engine(self) -> str:
+        """The engine; a dictionary requires a SavedModel."""
+        is_open = self.engine == "auto"
+        return "saved_model" if is_open and self.dictionary else self.engine
 
     @field_validator("folder")
     @classmethod

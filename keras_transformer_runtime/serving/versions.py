@@ -19,7 +19,7 @@ class VersionFolder(NamedTuple):
 
 def selected_versions(options: ModelOptions) -> dict[int, VersionFolder]:
     """Returns the versions to serve by number, in ascending order."""
-    found = _versions(options.folder, options.engine)
+    found = _versions(options.folder, options.chosen_engine)
     if options.versions == "all":
         return found
     if options.versions == "latest":
@@ -38,7 +38,7 @@ def check_versions(models: Mapping[str, ModelOptions]) -> None:
                 "auto": "a SavedModel or a model for CTranslate2",
                 "ctranslate2": "a model for CTranslate2",
                 "saved_model": "a SavedModel",
-            }[options.engine]
+            }[options.chosen_engine]
             raise ValueError(
                 f"`folder` of the model {name} must be a run, {kind}, or a folder of "
                 "versions, in folders named 1, 2, …, that `versions` selects; received "

@@ -59,6 +59,9 @@ def test_each_version_has_its_engine(tmp_path):
 
     assert engines(versions="all") == {1: "saved_model", 2: "ctranslate2"}
     assert engines(engine="saved_model") == {1: "saved_model"}
+    dictionary = tmp_path / "terms.tsv"
+    dictionary.touch()
+    assert engines(dictionary=dictionary) == {1: "saved_model"}
     for folder in ("1", "2"):  # Not every SavedModel has a description.
         (tmp_path / folder / FILE).unlink()
     assert engines() == {1: "saved_model"}
