@@ -14,6 +14,7 @@ from keras_transformer import (
     SentencePieceTokenizer,
     Seq2Seq,
 )
+from keras_transformer.inference.file_translation.translation import check_dictionary
 from keras_transformer.text import CharacterTokenizer
 
 SOURCE = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
@@ -182,9 +183,10 @@ def test_words_of_a_dictionary_end_as_in_unicode(source, text, occurs):
 @once
 def test_a_dictionary_has_phrases_that_the_vocabulary_can_spell():
     letters = CharacterTokenizer.train(lines=["abc"])
-    PhraseDictionary({"x": "cab"}).check(letters)
+    check_dictionary(PhraseDictionary({"x": "cab"}), letters)
+    dictionary = PhraseDictionary({"x": "cab", "y": "d", "z": "ab c"})
     with pytest.raises(ValueError, match=r"received 2 others: 'd', 'ab c'\."):
-        PhraseDictionary({"x": "cab", "y": "d", "z": "ab c"}).check(letters)
+        check_dictionary(dictionary, letters)
 
 
 @once
