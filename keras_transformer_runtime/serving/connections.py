@@ -43,6 +43,8 @@ class HTTPConfig(uvicorn.Config):
             workers=options.processes,
             http=Connection,
             ws="none",
+            # Configuring logging would close the handlers of others, such as absl's.
+            log_config=None,
             log_level="warning",
             access_log=False,
             proxy_headers=False,
