@@ -93,7 +93,11 @@ def test_lengths_and_scores(model, engine):
     np.testing.assert_allclose(
         [each.log_probability for each in found], expected.scores, atol=1e-4
     )
-    assert [each.tokens for each in found] == expected.lengths.tolist()
+    assert [len(each.tokens) for each in found] == expected.lengths.tolist()
+    tokenizer = model.target_tokenizer
+    rows = tokenizer.tokenize(targets, add_end=True).to_list()
+    tokens = [[tokenizer.id_to_token(id) for id in row] for row in rows]
+    assert [each.tokens for each in found] == tokens
     with pytest.raises(ValueError, match="received 13 tokens in row 1"):
         engine.generate(["a", "abcdefabcdef"], engine.options)
     with pytest.raises(ValueError, match="`prefix` must be shorter"):
