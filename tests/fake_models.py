@@ -83,9 +83,6 @@ class FakeEngine(Engine):
     def score(self, sources, targets, batch_size=64):
         raise NotImplementedError
 
-    def _positions(self, sources, targets, batch_size):
-        raise NotImplementedError
-
     def digest(self):
         raise NotImplementedError
 

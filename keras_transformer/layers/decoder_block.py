@@ -171,7 +171,8 @@ class DecoderBlock(Block):
             cross_attention_cache_update_index,
         )
         start = self_attention_cache_update_index
-        has_cache = self_attention_cache is not None
+        if self_attention_cache is None and cache_positions is None:
+            cache_positions = positions
         x, attended = self._attend(
             self.self_attention,
             self.self_attention_residual,
@@ -184,7 +185,7 @@ class DecoderBlock(Block):
             cache=self_attention_cache,
             cache_update_index=start,
             query_positions=positions,
-            key_positions=cache_positions if has_cache else positions,
+            key_positions=cache_positions,
             training=training,
             return_attention_scores=return_attention_scores,
         )

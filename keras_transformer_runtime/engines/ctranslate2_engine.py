@@ -674,11 +674,6 @@ class _Generator(CTranslate2Engine):
             if step.token != self._end:
                 yield self._id(step.token)
 
-    def _positions(
-        self, sources: list[str], targets: list[str], batch_size: int
-    ) -> list[np.ndarray]:
-        raise NotImplementedError  # A language model has no sources to attend to.
-
     def score(
         self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 64
     ) -> list[TokenScores]:

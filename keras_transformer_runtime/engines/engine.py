@@ -263,7 +263,6 @@ class Engine(abc.ABC):
         counts = np.maximum(np.array(lengths, int) - 1, 0)  # without the end token
         return np.split(counts, np.cumsum([len(row) for row in beginnings])[:-1])
 
-    @abc.abstractmethod
     def _positions(
         self, sources: list[str], targets: list[str], batch_size: int
     ) -> list[np.ndarray]:
@@ -271,6 +270,7 @@ class Engine(abc.ABC):
 
         One of each target token without the end token, which no token is aligned with.
         """
+        raise ValueError(f"The engine {self.name} must align words; it cannot.")
 
     @abc.abstractmethod
     def digest(self) -> str:

@@ -222,7 +222,8 @@ class Completions(Endpoints):
         found = await loaded.generate(texts, generation)
         prompts = [prompt for prompt in asked.prompts for _ in range(asked.n)]
         hypotheses = [each for own in found for each in own]
-        usage = await self._usage(asked, model, loaded, hypotheses)
+        self.metrics.texts.labels(model.name).inc(len(asked.prompts))
+        usage = await self._usage(asked, loaded, hypotheses)
         logprobs: list[dict[str, object] | None] = [None] * len(hypotheses)
         if asked.logprobs is not None:
             rows = [
@@ -280,7 +281,8 @@ class Completions(Endpoints):
                         yield completion.piece(index, text[len(sent[index]) :])
                         sent[index] = text
             hypotheses = [each for own in await generating for each in own]
-            usage = await self._usage(asked, model, loaded, hypotheses)
+            self.metrics.texts.labels(model.name).inc(len(asked.prompts))
+            usage = await self._usage(asked, loaded, hypotheses)
             for index, each in enumerate(hypotheses):
                 rest_of_text = each.text[len(sent[index]) :]
                 reason = finish_reason(each)
@@ -294,12 +296,10 @@ class Completions(Endpoints):
     async def _usage(
         self,
         asked: CompletionRequest,
-        model: ServedModel,
         loaded: LoadedVersion,
         outputs: Sequence[Hypothesis],
     ) -> Usage:
-        """Counts the tokens of a request, also for the metrics."""
-        self.metrics.texts.labels(model.name).inc(len(asked.prompts))
+        """Counts the tokens of a request."""
         prompts = await asyncio.to_thread(loaded.model.measure, asked.prompts)
         return Usage(sum(prompts), sum(each.length for each in outputs))
 

@@ -225,7 +225,7 @@ class ServedModel:
                 self.name,
                 self.options.folder,
                 self.options.versions,
-                self.options.engine,
+                self.options.chosen_engine,
             )
         self._selected = selected
         for number, version in list(self.versions.items()):

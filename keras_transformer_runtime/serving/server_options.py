@@ -113,8 +113,9 @@ class ServerOptions(_Options):
         port: int, port of HTTP; 0 for any free port.
         processes: int, number of processes that load all models and share the port.
             The system distributes connections, not requests, among them.
-        threads: int, number of threads of each engine; `None` = the cores of the
-            machine or the container, divided by `processes`.
+        threads: int, number of threads of each engine, which CTranslate2 uses for as
+            many batches at a time; `None` = the cores of the machine or the container,
+            divided by `processes`.
         api_key: str, the key that clients must send, as `Authorization: Bearer KEY`:
             ASCII characters without spaces; `None` = none.
         poll_seconds: float, seconds between searches for new versions.

@@ -54,7 +54,7 @@ class TensorFlowServing(Endpoints):
     async def predict(self, request: Request) -> Response:
         """Computes a `:predict` request of TensorFlow Serving's API."""
         model = self.model(request.path_params["name"])
-        # Before `_measured`, which awaits the messages after the body.
+        # Before `measured`, which awaits the messages after the body.
         body = await self.body(request)
         return await self.measured(request, model, self._predict(request, model, body))
 

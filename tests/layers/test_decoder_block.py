@@ -241,6 +241,17 @@ class TestDesign:
         )
         assert_close(output, plain(encoded, SOURCE, use_causal_mask=False))
 
+    def test_positions_of_keys_without_a_cache(self):
+        layer, p = decoder(positions=RotaryEmbedding()), np.arange(TARGET_LENGTH)
+
+        def output(queries, keys):
+            positions = {"positions": queries, "cache_positions": keys}
+            return to_numpy(layer(TARGET, SOURCE, use_causal_mask=False, **positions))
+
+        apart = output(p, p + 2)
+        np.testing.assert_allclose(output(p + 1, p + 3), apart, atol=1e-5)
+        assert np.abs(output(p, p) - apart).max() > 1e-3
+
     def test_pattern_and_positions_are_for_the_self_attention_alone(self):
         options = {"pattern": LocalWindow(1), "num_key_value_heads": 1}
         layer = decoder(positions=RotaryEmbedding(), attention_options=options)

@@ -82,9 +82,6 @@ class UpperCase(Engine):
     def digest(self):
         raise NotImplementedError
 
-    def _positions(self, sources, targets, batch_size):
-        raise NotImplementedError
-
 
 class Loaded(LoadedModel):
     signatures = {**GENERATING}

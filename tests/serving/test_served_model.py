@@ -354,7 +354,7 @@ def test_a_dictionary_with_a_term_that_the_model_cannot_spell(tmp_path, terms):
         assert "received 1 others: '漢字'" in model.versions[1].error
         assert load.models[1].closed
 
-    run(scenario, tmp_path, dictionary=terms)
+    run(scenario, tmp_path, dictionary=terms, engine="ctranslate2")
 
 
 def test_a_dictionary_requires_its_signature(tmp_path, terms):
@@ -364,7 +364,7 @@ def test_a_dictionary_requires_its_signature(tmp_path, terms):
         assert "requires the signature 'constrained'" in model.versions[1].error
         assert not model.ready and load.models[1].closed
 
-    run(scenario, tmp_path, dictionary=terms)
+    run(scenario, tmp_path, dictionary=terms, engine="ctranslate2")
     terms.write_text("York\n")
     with pytest.raises(ValueError, match="line 1 of"):
         run(scenario, tmp_path, dictionary=terms)
