@@ -184,8 +184,8 @@ def export_saved_model(
     missing if the search or a length cannot be described by options, or the sources are
     arrays.
 
-    `stop` is in this file alone. `SavedModelEngine` and the commands cut the outputs;
-    the signatures, and thus servers, return the whole texts.
+    `stop` is in this file alone. `SavedModelEngine`, the commands and `serve` cut the
+    outputs; the signatures, and thus TensorFlow Serving, return the whole texts.
 
     Args:
         model: a model with tokenizers, such as a `Seq2Seq` or an `Ensemble`, or any
