@@ -80,7 +80,7 @@ def served(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served") / "pronounce"
     folder.joinpath("1/assets.extra").mkdir(parents=True)
     original = ROOT / "saved_models/pronounce/1"
-    for name in ("saved_model.pb", "variables"):
+    for name in ("saved_model.pb", "variables", "keras_transformer.json"):
         folder.joinpath("1", name).symlink_to(original / name)
     first = next(tf.data.TFRecordDataset(str(original / FILE)).as_numpy_iterator())
     with tf.io.TFRecordWriter(str(folder / "1" / FILE)) as writer:

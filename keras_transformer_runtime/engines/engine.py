@@ -218,7 +218,13 @@ class Engine(abc.ABC):
         Example:
 
         ```python
-        print(engine.align(["A man sleeps."], ["Ein Mann schläft."]))
+        from keras_transformer_runtime.engines.saved_model_engine import (
+            SavedModelEngine,
+        )
+
+        engine = SavedModelEngine.load("saved_models/pronounce/1")
+        print(engine.align(["hello"], ["HH AH L OW"]))
+        # [[(0, 0), (0, 1), (0, 2), (0, 3)]]
         ```
 
         References:

@@ -94,7 +94,7 @@ def describe_signatures(filepath: str | os.PathLike) -> dict[str, str]:
 
     ```python
     print(describe_signatures("saved_models/pronounce/1")["serving_default"])
-    # text string(·,) → score float32(·,), text string(·,)
+    # text string(·,) → score float32(·,), text string(·,), truncated bool(·,)
     ```
     """
     file = pathlib.Path(filepath, "saved_model.pb")

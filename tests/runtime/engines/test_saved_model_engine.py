@@ -256,6 +256,6 @@ def test_words_are_aligned_as_by_the_model(tmp_path):
     found = engine.align(sources, targets, batch_size=3)
     assert found == [expected[0], [], [], expected[1]]
     assert engine.align(["a"], ["U" * 9]) == [[]]
-    engine._signatures = {}
+    engine.signatures = {}
     with pytest.raises(ValueError, match="must have the signature align for `align`"):
         engine.check_aligns()
