@@ -25,7 +25,7 @@ from measuring import environment, in_turns, print_header, print_row
 
 from keras_transformer import evaluation
 from keras_transformer.decoding.generation_options import search_of
-from keras_transformer.inference.keras_engine import KerasEngine
+from keras_transformer.keras_engine import KerasEngine
 from keras_transformer.text import read_lines
 from keras_transformer_runtime.engines.ctranslate2_engine import CTranslate2Engine
 from keras_transformer_runtime.engines.engine import Engine

@@ -104,11 +104,11 @@ from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
     from keras_transformer.dataset import parallel_dataset, text_dataset
-    from keras_transformer.inference.bayes_risk import minimum_bayes_risk
-    from keras_transformer.inference.file_translation import (
+    from keras_transformer.file_translation import (
         PhraseDictionary,
         translate_file,
     )
+    from keras_transformer.inference.bayes_risk import minimum_bayes_risk
     from keras_transformer.inference.unknown_words import replace_unknowns
     from keras_transformer.interoperability import (
         load_ctranslate2,
@@ -131,7 +131,7 @@ _LAZY = {
     "CharacterTokenizer": "text",
     "KerasHubTokenizer": "text",
     "MarianTokenizer": "text",
-    "PhraseDictionary": "inference.file_translation",
+    "PhraseDictionary": "file_translation",
     "SentencePieceTokenizer": "text",
     "Tokenizer": "text",
     "WordTokenizer": "text",
@@ -142,7 +142,7 @@ _LAZY = {
     "parallel_dataset": "dataset",
     "replace_unknowns": "inference.unknown_words",
     "text_dataset": "dataset",
-    "translate_file": "inference.file_translation",
+    "translate_file": "file_translation",
 }
 # Documented modules.
 _SUBMODULES = (
@@ -150,6 +150,7 @@ _SUBMODULES = (
     "decoding",
     "evaluation",
     "export",
+    "file_translation",
     "inference",
     "interoperability",
     "layers",

@@ -24,6 +24,7 @@ GROUPS = {
     "distribution": ("Several devices", "scaling.md"),
     "decoding": ("Decoding", "decoding.md"),
     "inference": ("Inference", "translating.md"),
+    "file_translation": ("Files", "translating.md#files"),
     "evaluation": ("Evaluation", "translating.md#from-the-command-line"),
     "export": ("Export", "saved_model.md"),
     "interoperability": ("Models of other libraries", "interoperability.md"),

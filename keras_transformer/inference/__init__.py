@@ -4,7 +4,6 @@
 - `generation`: batches decoded with a compiled search
 - `streaming`: one output, token by token; the tree of a search
 - `scoring`, `alignment`: log-probabilities and alignments of given pairs
-- `file_translation`: files and pipes of any size
 - `bayes_risk`: minimum-Bayes-risk decoding
 - `constraints`, `phrase_dictionary`: phrases that must occur in the outputs
 - `unknown_words`: replacement of unknown words

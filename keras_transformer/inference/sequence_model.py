@@ -1,8 +1,7 @@
 """Base class of the models that generation, scoring and alignment use."""
 
 import abc
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import keras
 from keras import ops
@@ -206,19 +205,3 @@ class SequenceModel(keras.Model):
             int or int32 scalar tensor: at least `max_steps` of each source.
         """
         return self.max_steps(source_length, max_length)
-
-    @abc.abstractmethod
-    def generate(self, inputs: Any, *args: Any, **options: Any) -> Any:
-        """Decodes texts or token ids; see `GenerativeModel.generate`."""
-
-    @abc.abstractmethod
-    def stream(self, inputs: Any, *args: Any, **options: Any) -> Iterator[Any]:
-        """Yields an output piece by piece; see `GenerativeModel.stream`."""
-
-    @abc.abstractmethod
-    def score(self, sources: Any, targets: Any, *args: Any, **options: Any) -> Any:
-        """Computes log-probabilities of targets; see `GenerativeModel.score`."""
-
-    @abc.abstractmethod
-    def align(self, sources: Any, targets: Any, *args: Any, **options: Any) -> Any:
-        """Aligns targets with sources; see `GenerativeModel.align`."""

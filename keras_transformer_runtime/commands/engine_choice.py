@@ -168,7 +168,7 @@ def _load(kind: str, path: pathlib.Path, many_texts: bool) -> Engine:
     from keras_transformer_runtime.commands.startup import import_keras_quietly
 
     import_keras_quietly()
-    from keras_transformer.inference.keras_engine import KerasEngine
+    from keras_transformer.keras_engine import KerasEngine
     from keras_transformer.recipe.loading import load_trained_model
 
     return KerasEngine(load_trained_model(path), path, selected_options(path))

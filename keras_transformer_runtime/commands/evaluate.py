@@ -293,8 +293,8 @@ def _evaluate_running_text(
 ) -> None:
     """Prints the perplexities of running text."""
     from keras_transformer.dataset.running_text import text_documents
-    from keras_transformer.inference.keras_engine import KerasEngine
     from keras_transformer.inference.perplexity import score_running_text
+    from keras_transformer.keras_engine import KerasEngine
     from keras_transformer.models import CausalLM
 
     assert isinstance(engine, KerasEngine) and isinstance(engine.model, CausalLM)

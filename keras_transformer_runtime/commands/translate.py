@@ -231,8 +231,8 @@ def _keras_translator(
 ) -> LineTranslator:
     """Returns the translator of a Keras model, which has the most options."""
     from keras_transformer.decoding.generation_options import search_of
-    from keras_transformer.inference.file_translation.translation import ModelTranslator
-    from keras_transformer.inference.keras_engine import KerasEngine
+    from keras_transformer.file_translation.translation import ModelTranslator
+    from keras_transformer.keras_engine import KerasEngine
     from keras_transformer_runtime.phrase_dictionary import PhraseDictionary
 
     assert isinstance(engine, KerasEngine)

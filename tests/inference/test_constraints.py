@@ -14,7 +14,7 @@ from keras_transformer import (
     SentencePieceTokenizer,
     Seq2Seq,
 )
-from keras_transformer.inference.file_translation.translation import check_dictionary
+from keras_transformer.file_translation.translation import check_dictionary
 from keras_transformer.text import CharacterTokenizer
 
 SOURCE = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])

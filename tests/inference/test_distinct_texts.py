@@ -7,7 +7,7 @@ import pytest
 from layer_contract import with_random_weights
 
 from keras_transformer import BeamSearch, Seq2Seq
-from keras_transformer.inference.file_translation import translate_stream
+from keras_transformer.file_translation import translate_stream
 from keras_transformer.text import SentencePieceTokenizer
 
 pytestmark = pytest.mark.once("torch")

@@ -15,8 +15,8 @@ from keras_transformer import (
     parallel_dataset,
     translate_file,
 )
-from keras_transformer.inference.file_translation import translate_stream
-from keras_transformer.inference.file_translation.translation import model_side
+from keras_transformer.file_translation import translate_stream
+from keras_transformer.file_translation.translation import model_side
 
 pytestmark = pytest.mark.once("torch")
 

@@ -14,7 +14,7 @@ from keras_transformer import (
     Sampling,
     Seq2Seq,
 )
-from keras_transformer.inference.file_translation import translate_stream
+from keras_transformer.file_translation import translate_stream
 from keras_transformer.text import CharacterTokenizer
 
 TOKENIZER = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdé."])

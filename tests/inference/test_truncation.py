@@ -17,7 +17,7 @@ from keras_transformer import (
     parallel_dataset,
 )
 from keras_transformer.export.saved_model import writer
-from keras_transformer.inference.file_translation import (
+from keras_transformer.file_translation import (
     translate_file,
     translate_stream,
 )

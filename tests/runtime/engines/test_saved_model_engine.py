@@ -11,7 +11,7 @@ from aligned_words import aligned_words
 from ctranslate2_designs import causal_model_of, model_of
 
 from keras_transformer import BeamSearch, GreedySearch, Sampling
-from keras_transformer.inference.keras_engine import KerasEngine
+from keras_transformer.keras_engine import KerasEngine
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.engines.model_description import FILE

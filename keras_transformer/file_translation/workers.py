@@ -23,11 +23,11 @@ from ray.exceptions import (  # noqa: E402
 )
 
 from keras_transformer.backend.ray_connection import connection  # noqa: E402
-from keras_transformer.inference.sequence_model import SequenceModel  # noqa: E402
+from keras_transformer.models import GenerativeModel  # noqa: E402
 
 Batch: TypeAlias = list[str]
 T = TypeVar("T")
-Decode: TypeAlias = Callable[[SequenceModel, Batch], T]
+Decode: TypeAlias = Callable[[GenerativeModel, Batch], T]
 
 _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "NPROC")
 
@@ -46,11 +46,11 @@ class Worker:
         self._decode = decode
 
     @cached_property
-    def _model(self) -> SequenceModel:
+    def _model(self) -> GenerativeModel:
         with tempfile.TemporaryDirectory(prefix="keras_transformer-") as folder:
             path = pathlib.Path(folder, "model.keras")
             path.write_bytes(ray.get(self._file[0]))
-            model: SequenceModel = keras.saving.load_model(path, compile=False)
+            model: GenerativeModel = keras.saving.load_model(path, compile=False)
             return model
 
     def load(self) -> None:
@@ -64,7 +64,7 @@ class Worker:
 
 @contextlib.contextmanager
 def started_workers(
-    model: SequenceModel, decode: Decode[T], workers: int
+    model: GenerativeModel, decode: Decode[T], workers: int
 ) -> Iterator[Callable[[Iterable[Batch]], Iterator[T]]]:
     """Starts processes that decode batches with copies of a model.
 

@@ -16,7 +16,7 @@ from keras_transformer import (
     Seq2Seq,
     translate_file,
 )
-from keras_transformer.inference.file_translation import translate_stream
+from keras_transformer.file_translation import translate_stream
 from keras_transformer.text import CharacterTokenizer
 from keras_transformer_runtime.file_translation.translation import written_at_once
 

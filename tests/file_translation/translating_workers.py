@@ -35,7 +35,7 @@ class Idle:
 
 
 def start_workers_and_die():
-    from keras_transformer.inference.file_translation import workers
+    from keras_transformer.file_translation import workers
 
     with connection():
         kind = workers.ray.remote(Idle).options(**workers._options(2))

@@ -13,7 +13,7 @@ from keras_transformer.backend.ray_connection import use_loopback
 from keras_transformer.decoding import BeamSearch, OutputLength, Search
 from keras_transformer.decoding.generation_options import chosen_search
 from keras_transformer.inference.request import Request, check_request, check_seed
-from keras_transformer.inference.sequence_model import SequenceModel
+from keras_transformer.models import GenerativeModel
 from keras_transformer.text import Tokenizer
 from keras_transformer_runtime.arguments import check_ints
 from keras_transformer_runtime.engines.engine import Hypothesis
@@ -33,7 +33,7 @@ class ModelTranslator(LineTranslator):
 
     def __init__(
         self,
-        model: SequenceModel,
+        model: GenerativeModel,
         search: Search | None = None,
         *,
         max_length: OutputLength | None = None,
@@ -90,7 +90,7 @@ class ModelTranslator(LineTranslator):
             return
         if not os.environ.get("RAY_ADDRESS"):
             use_loopback()
-        from keras_transformer.inference.file_translation.workers import started_workers
+        from keras_transformer.file_translation.workers import started_workers
 
         with started_workers(self._model, decode, self._workers) as decode_in_order:
             yield from decode_in_order(batches)
@@ -105,7 +105,7 @@ def check_dictionary(dictionary: PhraseDictionary, tokenizer: Tokenizer) -> None
 
 
 def _decode(
-    model: SequenceModel,
+    model: GenerativeModel,
     lines: list[str],
     *,
     request: Request,
@@ -116,14 +116,6 @@ def _decode(
     stop: Sequence[str],
 ) -> list[Hypotheses]:
     """Returns the hypotheses of each line, best first."""
-    # A model of one's own may lack what is not given.
-    options: dict[str, object] = {}
-    if dictionary is not None:
-        options["constraints"] = dictionary.constraints(lines)
-    if prefix:
-        options["prefix"] = [prefix] * len(lines)
-    if stop:
-        options["stop"] = stop
     found, *arrays = model.generate(
         lines,
         **request._asdict(),
@@ -131,7 +123,9 @@ def _decode(
         batch_size=batch_size,
         return_scores=True,
         return_truncated=True,
-        **options,
+        constraints=dictionary.constraints(lines) if dictionary is not None else None,
+        prefix=[prefix] * len(lines) if prefix else None,
+        stop=stop,
     )
     shape = len(lines), request.search.num_hypotheses
     scores, truncated = (array.reshape(shape).tolist() for array in arrays)
@@ -141,7 +135,7 @@ def _decode(
     ]
 
 
-def model_side(model: SequenceModel, name: str = "source") -> TextSide:
+def model_side(model: GenerativeModel, name: str = "source") -> TextSide:
     """Returns the source side or the target side of a model with tokenizers."""
     is_source = name == "source"
     limit = model.max_source_length if is_source else model.max_target_length
@@ -164,7 +158,7 @@ def model_side(model: SequenceModel, name: str = "source") -> TextSide:
 
 
 def translate_file(
-    model: SequenceModel,
+    model: GenerativeModel,
     source: str | os.PathLike,
     target: str | os.PathLike,
     search: Search | None = None,
@@ -273,7 +267,7 @@ def translate_file(
 
 
 def translate_stream(
-    model: SequenceModel,
+    model: GenerativeModel,
     source: str | os.PathLike | BinaryIO,
     target: BinaryIO,
     search: Search | None = None,
@@ -345,7 +339,7 @@ def translate_stream(
     )
 
 
-def model_digest(model: SequenceModel) -> str:
+def model_digest(model: GenerativeModel) -> str:
     """Returns a digest of the weights and the configuration of a model."""
     config = keras.saving.serialize_keras_object(model.get_config())
     digest = hashlib.sha256(json.dumps(_relevant(config), sort_keys=True).encode())

@@ -2,7 +2,7 @@ import types
 
 import pytest
 
-from keras_transformer.inference.file_translation.translation import model_side
+from keras_transformer.file_translation.translation import model_side
 from keras_transformer.text import CharacterTokenizer
 from keras_transformer_runtime.file_translation.line_windows import (
     FileLines,

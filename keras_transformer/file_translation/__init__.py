@@ -4,7 +4,7 @@
 - `workers`: processes of Ray that decode the batches
 """
 
-from keras_transformer.inference.file_translation.translation import (
+from keras_transformer.file_translation.translation import (
     translate_file,
     translate_stream,
 )

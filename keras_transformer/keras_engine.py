@@ -7,11 +7,12 @@ from typing import final
 import numpy as np
 
 from keras_transformer.decoding.generation_options import options_of, search_of
-from keras_transformer.inference.file_translation.translation import (
+from keras_transformer.file_translation.translation import (
     model_digest,
     model_side,
 )
-from keras_transformer.inference.sequence_model import SequenceModel
+from keras_transformer.models import GenerativeModel
+from keras_transformer.types import Options
 from keras_transformer_runtime.engines.engine import (
     Engine,
     Hypothesis,
@@ -48,7 +49,7 @@ class KerasEngine(Engine):
 
     def __init__(
         self,
-        model: SequenceModel,
+        model: GenerativeModel,
         path: pathlib.Path,
         options: GenerationOptions | None = None,
     ):
@@ -76,7 +77,8 @@ class KerasEngine(Engine):
         batch_size: int = 64,
         on_text: OnText | None = None,
     ) -> list[list[Hypothesis]]:
-        others = {"include_prompt": True} if include_prompt else {}
+        # An argument of language models alone.
+        others: Options = {"include_prompt": True} if include_prompt else {}
         found, *arrays = self.model.generate(
             [*texts],
             search_of(options),

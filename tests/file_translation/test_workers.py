@@ -25,7 +25,7 @@ SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 def workers():
     """The module, within a cluster of one core that the workers share."""
     pytest.importorskip("ray")
-    from keras_transformer.inference.file_translation import workers
+    from keras_transformer.file_translation import workers
 
     # Its processes cannot import this module.
     workers.ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -12,7 +12,7 @@ from keras_transformer import (
     Sampling,
     Seq2Seq,
 )
-from keras_transformer.inference.keras_engine import KerasEngine
+from keras_transformer.keras_engine import KerasEngine
 from keras_transformer.text import CharacterTokenizer, SentencePieceTokenizer
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 
