@@ -1,11 +1,11 @@
-"""CTranslate2 in a run: translation of the validation text, and export."""
+"""The engines of a run: translation of the validation text, and export."""
 
+import contextlib
 import dataclasses
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
 
 import ctranslate2
 import numpy as np
@@ -17,39 +17,43 @@ from keras_transformer.export.ctranslate2 import (
     export_ctranslate2,
     write_ctranslate2,
 )
+from keras_transformer.keras_engine import KerasEngine
 from keras_transformer.models import GenerativeModel
 from keras_transformer.recipe.plan import Plan
 from keras_transformer.recipe.task import Evaluator
 from keras_transformer_runtime.engines.ctranslate2_engine import CTranslate2Engine
+from keras_transformer_runtime.engines.engine import Engine
 from keras_transformer_runtime.engines.model_description import ModelDescription
-
-# Texts, and whether each has reached the maximum length: bool `(texts,)`.
-Translations: TypeAlias = tuple[list[str], np.ndarray]
 
 
 class ValidationEngine:
-    """Translates texts with the current weights of a model.
+    """Opens a model with its current weights as an engine.
 
     CTranslate2 compiles nothing and decodes faster on a CPU. The weights are handed
     over in a temporary folder.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, output: pathlib.Path) -> None:
         self.name = name  # "keras" or "ctranslate2"
+        self._output = output  # the folder of the run
+
+    @contextlib.contextmanager
+    def of(self, model: GenerativeModel) -> Iterator[Engine]:
+        """Yields the engine, which is used within the context."""
+        if self.name == "keras":
+            yield KerasEngine(model, self._output)
+            return
+        with tempfile.TemporaryDirectory(prefix="keras_transformer-") as folder:
+            options = options_of(model.default_search)
+            write_ctranslate2(model, pathlib.Path(folder), options)
+            yield CTranslate2Engine.load(folder, parallel=True)
 
     def translate(
         self, model: GenerativeModel, texts: Sequence[str], search: Search | None
-    ) -> Translations:
-        """Returns the best hypotheses."""
-        if self.name == "keras":
-            found: Translations = model.generate(
-                texts, search=search, return_truncated=True
-            )
-            return found
-        with tempfile.TemporaryDirectory(prefix="keras_transformer-") as folder:
-            options = options_of(search or model.default_search)
-            write_ctranslate2(model, pathlib.Path(folder), options)
-            engine = CTranslate2Engine.load(folder, parallel=True)
+    ) -> tuple[list[str], np.ndarray]:
+        """Returns the best hypotheses, and which have reached the maximum length."""
+        options = options_of(search or model.default_search)
+        with self.of(model) as engine:
             best = [row[0] for row in engine.generate(texts, options)]
         truncated = np.array([each.truncated for each in best], bool)
         return [each.text for each in best], truncated
@@ -73,8 +77,8 @@ def export_with_own_search(
 ) -> str:
     """Writes the folder of a run for CTranslate2, in place of an older one.
 
-    The length penalty is chosen on the validation text with CTranslate2, whose penalty
-    differs from that of `BeamSearch`. Returns a description of the choice.
+    The length penalty is that chosen for CTranslate2, whose penalty differs from that
+    of `BeamSearch`. Returns a description of the choice.
     """
     unfinished = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)

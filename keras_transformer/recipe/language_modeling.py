@@ -1,6 +1,5 @@
 """The task of a `CausalLM` on running text, and perplexity."""
 
-import math
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -77,10 +76,6 @@ class LanguageModelTask(Task):
 
     def describe_data(self) -> tuple[str, str]:
         return _describe(self._train_data), _describe(self._valid_data)
-
-    def padded_tokens(self) -> float:
-        data = self._train_data
-        return data.batches_per_epoch * math.prod(data.batch_shape)
 
     def context(self, recipe: PlannedRecipe) -> int:
         assert recipe.length is not None

@@ -15,19 +15,22 @@ from keras_transformer.recipe.model import (
     load_initial_model,
     with_options,
 )
-from keras_transformer.recipe.plan import Plan, choose_schedule
-from keras_transformer.recipe.progress import Reporter
+from keras_transformer.recipe.plan import Choice, Plan, choose_schedule
 from keras_transformer.recipe.task import Datasets, Evaluator, Task
 from keras_transformer.recipe.tokenizers import Tokenizers
 from keras_transformer.recipe.translation import TranslationTask
+from keras_transformer_runtime.display import Display
 from keras_transformer_runtime.files import written_whole
 from keras_transformer_runtime.runs.folder import (
     FIGURES,
+    latest_position,
     recipe_to_resume,
     warn_of_another_cooldown,
     write_checksums,
 )
 from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe
+
+WIDTH = 80  # columns
 
 
 class PreparedRun(NamedTuple):
@@ -39,7 +42,7 @@ class PreparedRun(NamedTuple):
     evaluator: Evaluator
 
 
-def prepare(recipe: Recipe, reporter: Reporter) -> PreparedRun:
+def prepare(recipe: Recipe, display: Display) -> PreparedRun:
     """Prepares a new run, or one to resume.
 
     The folder of the run gets the options, the checksums of the texts, the held-out
@@ -52,7 +55,7 @@ def prepare(recipe: Recipe, reporter: Reporter) -> PreparedRun:
         warn_of_another_cooldown(began)
     plan = Plan(began or recipe)
     task = _task(plan, is_new=began is None)
-    with reporter.phase("Reading the text"):
+    with display.stage("Reading the text"):
         task.read_texts()
     keras.utils.set_random_seed(recipe.seed)
     initial: GenerativeModel | None = None
@@ -65,11 +68,11 @@ def prepare(recipe: Recipe, reporter: Reporter) -> PreparedRun:
     elif began is not None:
         tokenizers = Tokenizers.load(output)
     else:
-        with reporter.phase("Learning the vocabulary"):
+        with display.stage("Learning the vocabulary"):
             tokenizers = task.make_tokenizers()
     if began is None:
         task.choose_options(tokenizers)
-    with reporter.phase("Making batches"):
+    with display.stage("Making batches"):
         data = task.make_datasets(tokenizers)
     choose_schedule(plan, data.train)
     complete = plan.recipe()
@@ -89,7 +92,7 @@ def prepare(recipe: Recipe, reporter: Reporter) -> PreparedRun:
         else:
             model.save(output / "initial.keras")
     compile_model(model, complete, data.train.batches_per_epoch)
-    reporter.show_plan(plan, task, model)
+    _print_plan(display, plan, task, model)
     if is_first_process():
         (output / FIGURES).unlink(missing_ok=True)  # of a run with fewer epochs
         with written_whole(output / "options.toml") as file:
@@ -105,3 +108,30 @@ def _task(plan: Plan, is_new: bool) -> Task:
     if plan["documents"] == "pairs":
         return AnsweringTask(plan, is_new)
     return LanguageModelTask(plan, is_new)
+
+
+def _print_plan(
+    display: Display, plan: Plan, task: Task, model: GenerativeModel
+) -> None:
+    """Prints the chosen options, the data and the model."""
+    if plan.choices:
+        display.print("Chosen from the text (each option can be set):")
+        display.print("\n".join(map(_choice_line, plan.choices)))
+    train, valid = task.describe_data()
+    facts = {"Training text": train, "Validation text": valid}
+    facts["Model"] = f"{model.count_params():,} parameters"
+    config = model.get_config()
+    if "add_start_token" in config:
+        place = "begin" if config["add_start_token"] else "can begin anywhere in"
+        facts["Prompts"] = f"{place} a text"
+    position = latest_position(plan["output"])
+    if position is not None and position.epochs < plan["epochs"]:
+        facts["Resuming"] = f"at {position.resumes_at} of {plan['epochs']}"
+    for name, fact in facts.items():
+        display.print(f"{name:16} {fact}")
+
+
+def _choice_line(choice: Choice) -> str:
+    name = choice.option.replace("_", "-")
+    option = f"--{name} {choice.value}"
+    return f"  {option:32} {choice.reason}"[:WIDTH]

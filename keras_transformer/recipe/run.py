@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from keras_transformer.backend.sharding import add_virtual_devices
 from keras_transformer.distribution import distribute
 from keras_transformer.recipe.preparation import prepare
-from keras_transformer.recipe.progress import Reporter
 from keras_transformer.recipe.result import TrainingResult, read_result
 from keras_transformer.recipe.stages import finish, fit, print_figures
 from keras_transformer.recipe.workers import train_with_workers
+from keras_transformer_runtime.display import Display
 from keras_transformer_runtime.runs.early_checks import check_early
 from keras_transformer_runtime.runs.folder import is_complete
 from keras_transformer_runtime.runs.recipe import Recipe
@@ -70,30 +70,30 @@ def train(recipe: Recipe) -> TrainingResult:
     """
     check_early(recipe)
     output = pathlib.Path(recipe.output)
-    reporter = Reporter(recipe.verbose)
+    display = Display(recipe.verbose)
     if is_complete(recipe):
         result = read_result(output)
-        reporter.print(f"The run in {output} is complete.")
-        print_figures(result.figures, recipe, reporter)
+        display.print(f"The run in {output} is complete.")
+        print_figures(result.figures, recipe, display)
         return result
     if recipe.workers > 1:
-        train_with_workers(recipe, reporter)
+        train_with_workers(recipe, display)
         return read_result(output)
-    with _distributed(recipe, reporter):
-        prepared = prepare(recipe, reporter)
-        fit(prepared, reporter)
-        return finish(prepared, reporter)
+    with _distributed(recipe, display):
+        prepared = prepare(recipe, display)
+        fit(prepared, display)
+        return finish(prepared, display)
 
 
 @contextlib.contextmanager
-def _distributed(recipe: Recipe, reporter: Reporter) -> Iterator[None]:
+def _distributed(recipe: Recipe, display: Display) -> Iterator[None]:
     if recipe.devices == 1:
         yield
         return
     add_virtual_devices(recipe.devices)
     with distribute(recipe.devices, recipe.model_parallel) as found:
         if all(str(each).startswith("cpu") for each in found.device_mesh.devices.flat):
-            reporter.print(
+            display.print(
                 f"{recipe.devices} virtual devices share one CPU, to try what several "
                 "devices do: training is not faster than with --devices 1."
             )

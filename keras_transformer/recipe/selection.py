@@ -2,7 +2,7 @@
 
 import functools
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,18 +32,14 @@ class Selection(NamedTuple):
 
 def select_weights(
     model: GenerativeModel,
+    candidates: Sequence[Candidate],
     score: Callable[[GenerativeModel], float],
     is_lower_better: bool,
-    recipe: PlannedRecipe,
 ) -> Selection:
     """Sets the weights of a float32 model to the candidate with the best score.
 
-    The candidates are the last epoch, the best epoch by the metric while training, and
-    the mean of the last epochs. Of equal candidates the mean is selected, then the last
-    epoch.
+    Of equal candidates the first is selected.
     """
-    folder = pathlib.Path(recipe.output, "checkpoints")
-    candidates = [*_candidates(model, folder, recipe.average)]
     scores = {}
     for candidate in candidates:
         candidate.load()
@@ -57,6 +53,18 @@ def select_weights(
     if best is not candidates[-1]:
         best.load()
     return Selection(best.name, scores)
+
+
+def weight_candidates(model: GenerativeModel, recipe: PlannedRecipe) -> list[Candidate]:
+    """Returns the weights of a run that may become its result.
+
+    They are the mean of the last epochs, the last epoch, and the best epoch by the
+    metric while training, without those that are equal; the first one alone with
+    `selection=False`.
+    """
+    folder = pathlib.Path(recipe.output, "checkpoints")
+    candidates = [*_candidates(model, folder, recipe.average)]
+    return candidates if recipe.selection else candidates[:1]
 
 
 def _candidates(

@@ -1,7 +1,13 @@
 """The stages of a run after its preparation: `fit`, selection and evaluation."""
 
+import csv
+import io
+import math
+import os
 import pathlib
-from typing import Literal
+import warnings
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
 import keras
 
@@ -9,36 +15,48 @@ from keras_transformer.backend.processes import is_first_process
 from keras_transformer.recipe.engines import can_export, export_with_own_search
 from keras_transformer.recipe.model import in_float32
 from keras_transformer.recipe.preparation import PreparedRun
-from keras_transformer.recipe.progress import EpochReport, HistoryFile, Reporter
 from keras_transformer.recipe.result import AnyFigures, TrainingResult
-from keras_transformer.recipe.selection import select_weights
+from keras_transformer.recipe.selection import (
+    Selection,
+    select_weights,
+    weight_candidates,
+)
 from keras_transformer.training import (
     Checkpoints,
     NonFiniteLoss,
     TrainingProgress,
 )
+from keras_transformer_runtime.display import Display
+from keras_transformer_runtime.files import written_whole
 from keras_transformer_runtime.runs.folder import FIGURES, next_version
 from keras_transformer_runtime.runs.recipe import Recipe
 
+Row: TypeAlias = dict[str, str | float]
 
-def finish(run: PreparedRun, reporter: Reporter) -> TrainingResult:
+
+def finish(run: PreparedRun, display: Display) -> TrainingResult:
     """Selects the weights of a trained model, evaluates, saves and exports it."""
     recipe, output = run.recipe, pathlib.Path(run.recipe.output)
     model = in_float32(run.model)
-    with reporter.phase("Comparing the last epoch, the best and the mean of the last"):
-        selection = select_weights(
-            model, run.evaluator.score, run.evaluator.is_lower_better, recipe
-        )
+    candidates = weight_candidates(model, recipe)
+    if len(candidates) == 1:
+        candidates[0].load()
+        selection = Selection(candidates[0].name, {})
+    else:
+        with display.stage("Comparing the last epoch, the best and the mean"):
+            selection = select_weights(
+                model, candidates, run.evaluator.score, run.evaluator.is_lower_better
+            )
     for name, score in selection.scores.items():
         mark = "  selected" if name == selection.name else ""
-        reporter.print(f"  {recipe.metric} {score:.4g}  {name}{mark}")
+        display.print(f"  {recipe.metric} {score:.4g}  {name}{mark}")
     model.save(output / "model.keras")
-    with reporter.phase(run.evaluator.description):
+    with display.stage(run.evaluator.description):
         result = run.evaluator.result(model, selection)
-    print_figures(result.figures, recipe, reporter)
+    print_figures(result.figures, recipe, display)
     if recipe.export:
         folder = next_version(output / "saved_model")
-        with reporter.phase(f"Exporting and checking {folder}"):
+        with display.stage(f"Exporting and checking {folder}"):
             texts = run.evaluator.check_texts
             model.export(
                 folder,
@@ -49,26 +67,26 @@ def finish(run: PreparedRun, reporter: Reporter) -> TrainingResult:
             )
         if can_export(model):
             folder = output / "ctranslate2"
-            with reporter.phase(f"Exporting and checking {folder}"):
+            with display.stage(f"Exporting and checking {folder}"):
                 chosen = export_with_own_search(
                     model, result.search, run.evaluator, folder, recipe.languages
                 )
             if chosen:
-                reporter.print(f"  CTranslate2: {chosen}")
+                display.print(f"  CTranslate2: {chosen}")
     # Last: its presence means a complete run.
     result.figures.write(output / FIGURES)
     return result
 
 
-def print_figures(figures: AnyFigures, recipe: Recipe, reporter: Reporter) -> None:
+def print_figures(figures: AnyFigures, recipe: Recipe, display: Display) -> None:
     """Prints the figures of a complete run."""
     text = "test" if recipe.test else "validation"
-    reporter.print(f"{figures.size} of the {text} text:")
+    display.print(f"{figures.size} of the {text} text:")
     for line in figures.lines():
-        reporter.print(f"  {line}")
+        display.print(f"  {line}")
 
 
-def fit(run: PreparedRun, reporter: Reporter) -> None:
+def fit(run: PreparedRun, display: Display) -> None:
     """Trains the model until all epochs are complete.
 
     Processes that train together call it together; the first one writes the files.
@@ -80,8 +98,11 @@ def fit(run: PreparedRun, reporter: Reporter) -> None:
     callbacks: list[keras.callbacks.Callback] = [
         NonFiniteLoss(data=run.data.train, folder=output),
         *run.evaluator.callbacks(),
-        TrainingProgress(run.data.train.tokens_per_epoch),
-        EpochReport(reporter, shown),
+        TrainingProgress(
+            run.data.train.tokens_per_epoch,
+            metrics=["loss", "val_loss", *shown],
+            verbose=display.verbose,
+        ),
     ]
     if is_first_process():
         callbacks.append(HistoryFile(output / "history.csv"))
@@ -107,3 +128,50 @@ def fit(run: PreparedRun, reporter: Reporter) -> None:
         verbose=0,
         callbacks=[*callbacks, checkpoints],
     )
+
+
+class HistoryFile(keras.callbacks.Callback):
+    """Writes the logs of each epoch as a row of a CSV file.
+
+    The column `epoch` counts from 1. A cell is empty if the epoch has no such log or
+    if the log is NaN, such as BLEU between two evaluations. A resumed run replaces the
+    rows of the epochs that it repeats. The file is replaced as a whole, so that a
+    killed run leaves the rows of all complete epochs. If the file cannot be read or
+    written, a warning is given and training continues.
+
+    Differs from `keras.callbacks.CSVLogger`, which fixes the columns in the first
+    epoch and appends the rows of repeated epochs.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        super().__init__()
+        self.path = pathlib.Path(path)
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        number = epoch + 1
+        try:
+            self._write(number, logs or {})
+        except (OSError, KeyError, ValueError) as error:
+            warnings.warn(
+                f"Epoch {number} is missing in {self.path}: {error!r}. Training "
+                "continues.",
+                stacklevel=2,
+            )
+
+    def _write(self, epoch: int, logs: Mapping[str, float]) -> None:
+        rows = [row for row in self._read() if int(row["epoch"]) < epoch]
+        values = {name: value for name, value in logs.items() if not math.isnan(value)}
+        rows.append({"epoch": epoch, **values})
+        columns = dict.fromkeys(name for row in rows for name in row)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+        with written_whole(self.path) as file:
+            file.write(text.getvalue().encode())
+
+    def _read(self) -> list[Row]:
+        if not self.path.exists():
+            return []
+        with self.path.open(newline="", encoding="utf-8-sig") as file:
+            return [{**row} for row in csv.DictReader(file)]

@@ -90,10 +90,6 @@ class Task(abc.ABC):
         """Returns the sizes of the training and of the validation data, as phrases."""
 
     @abc.abstractmethod
-    def padded_tokens(self) -> float:
-        """Returns for how many positions of an epoch a weight is used."""
-
-    @abc.abstractmethod
     def context(self, recipe: PlannedRecipe) -> int:
         """Returns the maximum length of a sequence of the model."""
 

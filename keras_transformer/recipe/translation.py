@@ -3,7 +3,8 @@
 import itertools
 import pathlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from keras_transformer import evaluation
 from keras_transformer.dataset import ParallelDataset, parallel_dataset, read_pairs
 from keras_transformer.dataset.text_pairs import Corpus, Pair, open_corpora
-from keras_transformer.decoding import GreedySearch, Search
+from keras_transformer.decoding import GreedySearch
 from keras_transformer.decoding.generation_options import search_of
 from keras_transformer.models import GenerativeModel, Seq2Seq
 from keras_transformer.recipe.engines import (
@@ -48,6 +49,12 @@ from keras_transformer_runtime.engines.generation_options import (
 from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
+# What the engines divide the log-probability of an output by, from its length.
+LengthNorm: TypeAlias = Callable[[np.ndarray, float], np.ndarray]
+LENGTH_NORMS: dict[str, LengthNorm] = {
+    "keras": lambda lengths, penalty: ((5 + lengths) / 6) ** penalty,
+    "ctranslate2": lambda lengths, penalty: np.maximum(lengths, 1) ** penalty,
+}
 
 
 class ParallelTask(Task):
@@ -92,12 +99,6 @@ class ParallelTask(Task):
     def describe_data(self) -> tuple[str, str]:
         return _describe(self._train_data), _describe(self._valid_data)
 
-    def padded_tokens(self) -> float:
-        return sum(
-            shape.batches * shape.rows * (shape.source_length + shape.target_length)
-            for shape in self._train_data.shapes
-        )
-
     def _evaluated_texts(
         self, model: GenerativeModel, max_length: int
     ) -> tuple[ParallelText, ParallelText]:
@@ -134,9 +135,6 @@ class TranslationTask(ParallelTask):
         choose_model(self._plan, self._statistics.pairs, counts[1])
         choose_batches(self._plan, max(counts))
 
-    def padded_tokens(self) -> float:
-        return super().padded_tokens() / 2  # each weight is used for one side
-
     def context(self, recipe: PlannedRecipe) -> int:
         return recipe.max_length
 
@@ -158,20 +156,35 @@ class TranslationTask(ParallelTask):
 class TranslationEvaluator(Evaluator):
     """Scores translations of the validation and test texts."""
 
-    description = "Selecting the length penalty, translating the test text"
-
     def __init__(
         self, recipe: PlannedRecipe, valid_text: ParallelText, test_text: ParallelText
     ) -> None:
         self._recipe = recipe
         self._valid, self._test = valid_text, test_text
-        self._engine = ValidationEngine(recipe.valid_engine or "keras")
+        self._engine = ValidationEngine(
+            recipe.valid_engine or "keras", pathlib.Path(recipe.output)
+        )
+        self._metric = "bleu" if recipe.metric == "loss" else recipe.metric
+        self._penalties = dict.fromkeys(LENGTH_NORMS, LENGTH_PENALTY)
         self.monitored = f"val_{recipe.metric}"
         self.is_lower_better = _is_lower_better(recipe.metric)
         self.check_texts = valid_text.sources[:20]
+        self.description = (
+            f"Translating the {'test' if recipe.test else 'validation'} text"
+        )
+        if self._selects_penalty:
+            self.description = (
+                f"Selecting the length penalty, {self.description.lower()}"
+            )
+
+    @property
+    def _selects_penalty(self) -> bool:
+        return self._recipe.selection and self._recipe.num_beams > 1
 
     def callbacks(self) -> list[keras.callbacks.Callback]:
         recipe = self._recipe
+        if recipe.metric == "loss":
+            return []
         shown = (recipe.metric, "bleu", "chrf")
         return [
             TranslationQuality(
@@ -191,55 +204,95 @@ class TranslationEvaluator(Evaluator):
         With `metric="loss"`, it is the mean cross-entropy of a target token.
         """
         text, recipe = self._valid, self._recipe
-        if recipe.metric == "loss":
-            result = model.score(text.sources, text.references)
-            return float(-np.sum(result.scores) / np.sum(result.lengths))
-        search = _search(recipe.num_beams)
-        outputs, _ = self._engine.translate(model, text.sources, search)
-        return self._scores(outputs, text)[recipe.metric].score
+        with self._engine.of(model) as engine:
+            if recipe.metric == "loss":
+                found = engine.score(text.sources, text.references)
+                losses = [-x for target in found for x in target.log_probabilities]
+                return float(np.mean(losses))
+            options = GenerationOptions(num_beams=recipe.num_beams)
+            return self._scores_of(engine, options, text)[recipe.metric].score
 
     def result(self, model: GenerativeModel, selection: Selection) -> TrainingResult:
         """Selects a length penalty with the validation text; scores the test text."""
-        recipe = self._recipe
-        metric = "bleu" if recipe.metric == "loss" else recipe.metric
-        valid_scores = {}
-        for penalty in LENGTH_PENALTIES:
-            search = _search(recipe.num_beams, penalty)
-            outputs = model.generate(self._valid.sources, search)
-            scores = self._scores(outputs, self._valid)
-            valid_scores[penalty] = scores[metric].score
-        length_penalty = _best_penalty(valid_scores, metric)
-        search = _search(recipe.num_beams, length_penalty)
-        outputs = model.generate(self._test.sources, search)
-        test_scores = self._scores(outputs, self._test)
+        recipe, name = self._recipe, self._engine.name
+        scores: dict[str, dict[float, float]] = {name: {}}
+        with self._engine.of(model) as engine:
+            if self._selects_penalty:
+                scores = self._penalty_scores(engine, model)
+                best = min if _is_lower_better(self._metric) else max
+                self._penalties = {
+                    each: best(found, key=found.__getitem__)
+                    for each, found in scores.items()
+                }
+            test_scores = self._scores_of(engine, self._options(name), self._test)
         figures = Figures(
             sentences=len(self._test.sources),
-            length_penalty=length_penalty,
+            length_penalty=self._penalties["keras"],
             bleu_signature=test_scores["bleu"].signature,
             chrf_signature=test_scores["chrf"].signature,
-            valid_scores={str(penalty): x for penalty, x in valid_scores.items()},
+            valid_scores={str(penalty): x for penalty, x in scores[name].items()},
             metric=recipe.metric,
             weights=selection.name,
             candidates=selection.scores,
-            valid_engine=self._engine.name,
-            **{name: found.score for name, found in test_scores.items()},
+            valid_engine=name,
+            **{each: found.score for each, found in test_scores.items()},
         )
-        return TrainingResult(model, search, figures)
+        return TrainingResult(model, search_of(self._options("keras")), figures)
 
     def search_of(self, engine: Engine) -> ChosenSearch:
-        recipe = self._recipe
-        metric = "bleu" if recipe.metric == "loss" else recipe.metric
-        scores = {}
-        for penalty in LENGTH_PENALTIES:
-            options = engine.options.with_given(length_penalty=penalty)
-            found = engine.generate(self._valid.sources, options)
-            outputs = [hypotheses[0].text for hypotheses in found]
-            scores[penalty] = self._scores(outputs, self._valid)[metric].score
-        best = _best_penalty(scores, metric)
-        options = engine.options.with_given(length_penalty=best)
-        name = metric.replace("_", " ")
-        description = f"length penalty {best:g}, {name} {scores[best]:.4g} (validation)"
-        return ChosenSearch(options, {metric: scores[best]}, description)
+        penalty = self._penalties["ctranslate2"]
+        options = engine.options.with_given(length_penalty=penalty)
+        scores = self._scores_of(engine, options, self._valid)
+        score, name = scores[self._metric].score, self._metric.replace("_", " ")
+        description = f"length penalty {penalty:g}, {name} {score:.4g} (validation)"
+        return ChosenSearch(options, {self._metric: score}, description)
+
+    def _options(self, engine: str) -> GenerationOptions:
+        """Returns the options of the search of an engine."""
+        penalty = self._penalties[engine]
+        return GenerationOptions(
+            num_beams=self._recipe.num_beams, length_penalty=penalty
+        )
+
+    def _penalty_scores(
+        self, engine: Engine, model: GenerativeModel
+    ) -> dict[str, dict[float, float]]:
+        """Returns the metric on the validation text by engine and length penalty.
+
+        The validation text is decoded once, without a penalty. Each penalty then
+        chooses among the hypotheses of a text.
+        """
+        beams = self._recipe.num_beams
+        options = GenerationOptions(
+            num_beams=beams, num_hypotheses=beams, length_penalty=0.0
+        )
+        rows = engine.generate(self._valid.sources, options)
+        found = [each for row in rows for each in row]
+        log_probabilities = np.array([each.score for each in found])
+        tokenizer = Tokenizers.of(model).target
+        tokens = tokenizer.tokenize([each.text for each in found], add_end=True)
+        lengths = tokens.row_lengths().numpy()
+        ends = np.cumsum([len(row) for row in rows])[:-1]
+
+        def score(norm: LengthNorm, penalty: float) -> float:
+            ranked = np.split(log_probabilities / norm(lengths, penalty), ends)
+            best = [
+                row[scores.argmax()] for row, scores in zip(rows, ranked, strict=True)
+            ]
+            outputs = [each.text for each in best]
+            return self._scores(outputs, self._valid)[self._metric].score
+
+        return {
+            name: {penalty: score(norm, penalty) for penalty in LENGTH_PENALTIES}
+            for name, norm in LENGTH_NORMS.items()
+        }
+
+    def _scores_of(
+        self, engine: Engine, options: GenerationOptions, text: ParallelText
+    ) -> dict[str, evaluation.CorpusScore]:
+        """Returns all metrics of the translations of a text, by name."""
+        found = engine.generate(text.sources, options)
+        return self._scores([row[0].text for row in found], text)
 
     def _scores(
         self, outputs: Sequence[str], text: ParallelText
@@ -251,11 +304,6 @@ class TranslationEvaluator(Evaluator):
             lowercase=self._recipe.lowercase,
             tokenize=self._recipe.bleu_tokenize,
         )
-
-
-def _best_penalty(scores: Mapping[float, float], metric: str) -> float:
-    best = min if _is_lower_better(metric) else max
-    return best(scores, key=lambda penalty: scores[penalty])
 
 
 def _is_lower_better(metric: str) -> bool:
@@ -297,13 +345,6 @@ def _without_long_pairs(
     if not is_short.any():
         return text
     return ParallelText(*(list(itertools.compress(side, is_short)) for side in text))
-
-
-def _search(num_beams: int, length_penalty: float = LENGTH_PENALTY) -> Search:
-    """Returns a beam search, or a greedy one of one beam, as the commands do."""
-    return search_of(
-        GenerationOptions(num_beams=num_beams, length_penalty=length_penalty)
-    )
 
 
 def _sampling(tokenizer: Tokenizer, rate: float | None) -> float | None:

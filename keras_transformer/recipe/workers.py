@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from keras_transformer.backend.ray_connection import connection
-from keras_transformer.recipe.progress import Reporter
+from keras_transformer_runtime.display import Display
 from keras_transformer_runtime.runs.folder import latest_position
 from keras_transformer_runtime.runs.recipe import Recipe
 from keras_transformer_runtime.runs.run_position import RunPosition
@@ -29,7 +29,7 @@ ATTEMPTS = 3  # to train until the next checkpoint, if workers die
 SECONDS_BETWEEN_READS = 0.5  # of the output of the workers
 
 
-def train_with_workers(recipe: Recipe, reporter: Reporter) -> None:
+def train_with_workers(recipe: Recipe, display: Display) -> None:
     """Trains a model with several workers on a Ray cluster, until the run is complete.
 
     The cluster is that of the environment variable `RAY_ADDRESS`; without it, a cluster
@@ -40,14 +40,14 @@ def train_with_workers(recipe: Recipe, reporter: Reporter) -> None:
     recipe = dataclasses.replace(recipe, output=os.path.abspath(recipe.output))
     state = pathlib.Path(recipe.output, "ray")
     state.mkdir(parents=True, exist_ok=True)
-    output = _Output(state / "output.txt", 2 if reporter.verbose else 0)
+    output = _Output(state / "output.txt", 2 if display.verbose else 0)
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, state, ignore_errors=True)
         stack.enter_context(connection())
         stack.enter_context(output.printed())
         resources = _resources_of_worker(recipe)
         if "CPU" in resources:
-            reporter.print(
+            display.print(
                 f"The cluster has no accelerators. {recipe.workers} workers of "
                 f"{recipe.devices} virtual devices train on processors."
             )
@@ -166,7 +166,7 @@ def _prepare(recipe: Recipe, output: _Output) -> None:
     from keras_transformer.recipe.preparation import prepare
 
     with output.written():
-        prepare(recipe, Reporter(output.verbose))
+        prepare(recipe, Display(output.verbose))
 
 
 def _fit(
@@ -259,9 +259,9 @@ def _fit_in_worker(config: dict[str, Any]) -> None:
         )
     output: _Output = config["output"]
     with output.written() if is_first_process() else contextlib.nullcontext():
-        reporter = Reporter(output.verbose if is_first_process() else 0)
+        display = Display(output.verbose if is_first_process() else 0)
         with distribute(model_parallel=recipe.model_parallel):
-            fit(prepare(recipe, Reporter(0)), reporter)
+            fit(prepare(recipe, Display(0)), display)
 
 
 def _finish(recipe: Recipe, output: _Output) -> None:
@@ -269,6 +269,6 @@ def _finish(recipe: Recipe, output: _Output) -> None:
     from keras_transformer.recipe.stages import finish, fit
 
     with output.written():
-        prepared = prepare(recipe, Reporter(0))
-        fit(prepared, Reporter(0))  # All epochs are complete: it loads the weights.
-        finish(prepared, Reporter(output.verbose))
+        prepared = prepare(recipe, Display(0))
+        fit(prepared, Display(0))  # All epochs are complete: it loads the weights.
+        finish(prepared, Display(output.verbose))

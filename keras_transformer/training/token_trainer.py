@@ -49,6 +49,7 @@ from keras_transformer.training.non_finite_loss import NonFiniteWarning
 from keras_transformer.training.r_drop import r_drop_loss
 from keras_transformer.training.skip_non_finite import SkipNonFinite
 from keras_transformer.training.token_checks import TokenChecks, Vocabularies
+from keras_transformer.training.training_progress import shown_progress
 from keras_transformer.types import Config, Logs, Tensor, TokenIds
 from keras_transformer_runtime.arguments import check_ints, check_numbers
 
@@ -171,7 +172,9 @@ class TokenTrainer(keras.Model):
     ) -> keras.callbacks.History:
         """Trains the model, as `keras.Model.fit` does, without `class_weight`.
 
-        A warning says if the loss of an epoch is NaN or infinite.
+        A warning says if the loss of an epoch is NaN or infinite. With a
+        `TrainingProgress` among the callbacks, it is shown in place of the progress bar
+        of Keras.
 
         Args:
             *args: arguments of `keras.Model.fit`.
@@ -201,11 +204,14 @@ class TokenTrainer(keras.Model):
         self.keep_length_ratio(arguments.get("x"))
         build_from_dataset(self, arguments.get("x"))
         build_optimizer(self)
-        if not is_first_process():
-            arguments["verbose"] = 0
         callbacks = arguments.get("callbacks")
         arguments["callbacks"] = NonFiniteWarning.added_to(callbacks)
-        with explained_errors(self._check_ids(arguments)), within_fit(callbacks):
+        verbose = arguments.get("verbose", "auto") if is_first_process() else 0
+        with (
+            explained_errors(self._check_ids(arguments)),
+            within_fit(callbacks),
+            shown_progress(callbacks, verbose) as arguments["verbose"],
+        ):
             return super().fit(**arguments)
 
     def _check_ids(self, arguments: Config) -> TokenChecks:

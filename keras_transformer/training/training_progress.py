@@ -1,8 +1,10 @@
-"""Callback that logs learning rate, time left and tokens per second."""
+"""Callback that shows the progress of `fit`, and logs time left and learning rate."""
 
 import collections
+import contextlib
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 from keras import ops
@@ -14,18 +16,29 @@ from keras_transformer.backend.keras_internals import (
 )
 from keras_transformer.backend.processes import on_cpu
 from keras_transformer.types import Logs, Tensor
-from keras_transformer_runtime.arguments import check_ints
+from keras_transformer_runtime.arguments import check_ints, check_one_of
+from keras_transformer_runtime.display import Display, Stage, format_seconds
 
 # Batches that take this multiple of the shortest time are left out of the estimate.
 SLOW = 3.0
 
 
 class TrainingProgress(keras.callbacks.Callback):
-    """Logs learning rate, time left and tokens per second.
+    """Shows the progress of `fit` on one line, and logs time left and learning rate.
 
-    The values are in Keras's progress bar after every batch. They are also in the logs
-    of every epoch, for the history and for the callbacks that come later in the list
-    (`CSVLogger`, `TensorBoard`):
+    In a terminal or a notebook, a line with motion shows the epoch, the time left, the
+    loss and the speed, as far as they fit; a line for each epoch stays. In a log file,
+    each epoch is a line:
+
+    ```text
+    Epoch 3/40  loss 2.134, valid loss 2.08, bleu 17.2, 21 s, 13 min left
+    ```
+
+    The models of this library show it in place of the progress bar of Keras, as their
+    `fit` has `verbose`: 0, 1 or 2. For another model, pass `verbose=0` to `fit`.
+
+    These values are in the logs of every batch and of every epoch, for the history and
+    for the callbacks that come later in the list (`CSVLogger`, `TensorBoard`):
 
     - `learning_rate`: the rate of the next update. It is not logged for a
       `keras.optimizers.MultiOptimizer`, which has several.
@@ -37,11 +50,20 @@ class TrainingProgress(keras.callbacks.Callback):
       the time since it began. In the first epoch this includes compilation. It never
       includes validation.
 
-    The callback does not wait for the device.
+    The callback does not wait for the device. Callbacks whose scores the line of an
+    epoch shows, such as `TranslationQuality`, come earlier in the list.
 
     Args:
         tokens_per_epoch: int >= 1, number of real target tokens in an epoch, such as
             `ParallelDataset.tokens_per_epoch`. `None` = no `tokens_per_second`.
+        metrics: list of str, names of the logs in the line of an epoch. `None` =
+            `"loss"` and all of the validation.
+        verbose: int, 0: silent; 1: a line with motion; 2: a line for each epoch alone.
+            `None` = that of `fit` of a model of this library; otherwise, or if that is
+            `"auto"`, 1 in a terminal or a notebook, else 2.
+        seconds_after: function of the seconds from the last batch of an epoch to its
+            end, which returns how many seconds follow the last epoch. It adds to
+            `minutes_left`. `None` = 0.
 
     Raises:
         ValueError: if `tokens_per_epoch` is below 1.
@@ -57,10 +79,22 @@ class TrainingProgress(keras.callbacks.Callback):
     # Lets Keras call `on_train_batch_end` in another thread, without waiting for it.
     async_safe = True
 
-    def __init__(self, tokens_per_epoch: int | None = None) -> None:
+    def __init__(
+        self,
+        tokens_per_epoch: int | None = None,
+        metrics: Sequence[str] | None = None,
+        verbose: int | None = None,
+        seconds_after: Callable[[float], float] | None = None,
+    ) -> None:
         super().__init__()
         check_ints(1, optional=True, tokens_per_epoch=tokens_per_epoch)
+        check_one_of((0, 1, 2), optional=True, verbose=verbose)
         self.tokens_per_epoch = tokens_per_epoch
+        self.metrics = metrics
+        self.verbose = verbose
+        self.seconds_after = seconds_after
+        self._verbose_of_fit: int | None = None
+        self._motion = contextlib.ExitStack()
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         # Seconds of a batch, of the last calls.
@@ -69,6 +103,9 @@ class TrainingProgress(keras.callbacks.Callback):
         self._steps: int | None = None
         self._epoch_began = 0.0
         self._done = 0, 0.0  # Batches of the epoch, and seconds since it began.
+        self._validation_batches: int | None = None
+        given = self._verbose_of_fit if self.verbose is None else self.verbose
+        self._display = Display(given)
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         if self._done[0]:
@@ -77,6 +114,9 @@ class TrainingProgress(keras.callbacks.Callback):
         self._epoch, self._epoch_began = epoch, time.perf_counter()
         self._done = 0, 0.0
         self._learning_rate: Callable[[int], dict[str, float]] | None = None
+        self._name = f"Epoch {epoch + 1}/{self.params['epochs']}"
+        self._stage = Stage(self._name)
+        self._motion.enter_context(self._display.motion(self._stage))
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         if self._learning_rate is None:
@@ -84,6 +124,8 @@ class TrainingProgress(keras.callbacks.Callback):
             self._learning_rate = _learning_rates(self.model.optimizer)
             # `Checkpoints` changes the number of steps in its `on_epoch_begin`.
             self._steps = self.params["steps"] or self._steps
+            if not self._batch_seconds:
+                self._stage.details = ["compiling"]
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         before, began = self._done
@@ -94,12 +136,37 @@ class TrainingProgress(keras.callbacks.Callback):
         if logs is not None and self._learning_rate is not None:
             logs.update(self._learning_rate(batch + 1))
             self._add_times(logs)
+            first_batch = self.params.get("first_batch", 0)
+            self._stage.total = self._steps and self._steps + first_batch
+            self._stage.done = self._done[0] + first_batch
+            self._stage.details = _details(logs)
+
+    def on_test_begin(self, logs: Logs | None = None) -> None:
+        self._stage.begin(f"{self._name}  validation", self._validation_batches)
+
+    def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        self._stage.done = batch + 1
+
+    def on_test_end(self, logs: Logs | None = None) -> None:
+        self._validation_batches = self._stage.done
+        self._stage.begin(self._stage.name)  # Other callbacks may validate, too.
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         self._steps = self._steps or self._done[0]
-        if logs is not None:
-            logs.update(_learning_rates(self.model.optimizer)(0))
-            self._add_times(logs, self._seconds_since_last_batch())
+        if logs is None:
+            return
+        logs.update(_learning_rates(self.model.optimizer)(0))
+        self._add_times(logs, self._seconds_since_last_batch())
+        self.close()
+        seconds = time.perf_counter() - self._epoch_began
+        self._display.print(_epoch_line(self._name, logs, self.metrics, seconds))
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Removes the line with motion. `fit` calls it, also after an exception."""
+        self._motion.close()
 
     def _seconds_since_last_batch(self) -> float:
         return time.perf_counter() - self._epoch_began - self._done[1]
@@ -121,10 +188,46 @@ class TrainingProgress(keras.callbacks.Callback):
         least = min(self._batch_seconds)
         typical = [x for x in self._batch_seconds if x <= SLOW * least]
         seconds_left = batches_left * sum(typical) / len(typical) + ends_left * end
+        if self.seconds_after is not None:
+            seconds_left += self.seconds_after(end)
         logs["minutes_left"] = seconds_left / 60
         if self.tokens_per_epoch is not None:
             tokens = self.tokens_per_epoch / steps * batches
             logs["tokens_per_second"] = tokens / seconds
+
+
+def _details(logs: Logs) -> list[str]:
+    """Returns what the line of an epoch in progress shows, the most important first."""
+    details = []
+    if "minutes_left" in logs:
+        details.append(f"{format_seconds(60 * logs['minutes_left'])} left")
+    if "loss" in logs:
+        details.append(f"loss {logs['loss']:.3f}")
+    if "tokens_per_second" in logs:
+        details.append(f"{logs['tokens_per_second']:,.0f} tokens/s")
+    return details
+
+
+def _epoch_line(
+    name: str, logs: Logs, metrics: Sequence[str] | None, seconds: float
+) -> str:
+    if metrics is None:
+        metrics = ["loss", *(each for each in logs if each.startswith("val_"))]
+    parts = [
+        f"{_label(metric)} {logs[metric]:.4g}"
+        for metric in metrics
+        if not math.isnan(logs.get(metric, math.nan))
+    ]
+    parts.append(format_seconds(seconds))
+    if left := logs.get("minutes_left"):
+        parts.append(f"{format_seconds(60 * left)} left")
+    return f"{name}  {', '.join(parts)}"
+
+
+def _label(metric: str) -> str:
+    if metric == "val_loss":
+        return "valid loss"
+    return metric.removeprefix("val_").replace("_", " ")
 
 
 def _learning_rates(
@@ -151,3 +254,22 @@ def _learning_rates(
 
 def _to_float(tensor: Tensor) -> float:
     return float(ops.convert_to_numpy(tensor))
+
+
+@contextlib.contextmanager
+def shown_progress(callbacks: object, verbose: str | int) -> Iterator[str | int]:
+    """Gives `verbose` of `fit` to each `TrainingProgress` among its callbacks.
+
+    Yields the value for Keras: 0 if there is one. `fit` must run within the context.
+    """
+    given = getattr(callbacks, "callbacks", callbacks)
+    known = [] if given is None else keras.tree.flatten(given)
+    own = [each for each in known if isinstance(each, TrainingProgress)]
+    for each in own:
+        each._verbose_of_fit = verbose if isinstance(verbose, int) else None
+    try:
+        yield 0 if own else verbose
+    finally:
+        for each in own:
+            each._verbose_of_fit = None
+            each.close()

@@ -36,7 +36,7 @@ class TranslationQuality(keras.callbacks.Callback):
     to 100, or those of `metrics`. They are in the progress bar and in the history, and
     callbacks that come later in the list can monitor them:
     `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`, `CSVLogger`,
-    `TensorBoard`. Some translations are printed, unless `fit` has `verbose=0`.
+    `TensorBoard`.
 
     With `every` above 1, the validation set is translated after the first epoch of a
     run and after every epoch whose number, counted from 1, is a multiple of `every`.
@@ -60,7 +60,8 @@ class TranslationQuality(keras.callbacks.Callback):
             times faster.
         every: int >= 1, number of epochs from one translation to the next.
         lowercase: bool, whether letter case is ignored (option `-lc` of sacreBLEU).
-        samples: int >= 0, number of translations to print, from the first source on.
+        samples: int >= 0, number of translations to print, from the first source on;
+            0 = none.
         tokenize: str, tokenization of sacreBLEU for BLEU: `"zh"` for Chinese,
             `"ja-mecab"` for Japanese; see `evaluation.bleu`.
         metrics: list of str, names of `evaluation.METRICS`: `"bleu"`, `"chrf"`,
@@ -104,7 +105,7 @@ class TranslationQuality(keras.callbacks.Callback):
         search: Search | None = None,
         every: int = 1,
         lowercase: bool = False,
-        samples: int = 3,
+        samples: int = 0,
         tokenize: str = "13a",
         metrics: Sequence[str] = ("bleu", "chrf"),
         translate: Translate | None = None,
@@ -147,6 +148,7 @@ class TranslationQuality(keras.callbacks.Callback):
             )
         check_source_lengths(self.model, "sources", self.sources)
         self._has_begun = False
+        self._truncated = 0
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         logs = {} if logs is None else logs
@@ -155,20 +157,21 @@ class TranslationQuality(keras.callbacks.Callback):
             return
         self._has_begun = True
         translations, truncated = self._translate(self.model, self.sources, self.search)
-        warn_of_truncation(
-            int(truncated.sum()),
-            len(translations),
-            "Those of a model at the beginning of its training often repeat "
-            "themselves; later, raise its `output_length_ratio`.",
-        )
+        self._truncated = int(truncated.sum())
         scores = self._scores(
             translations, self.references, self.lowercase, self.tokenize
         )
         # Other devices may round differently, and callbacks compare these values.
         values = of_first_process([scores[name].score for name in self.metrics])
         logs.update({f"val_{n}": v for n, v in zip(self.metrics, values, strict=True)})
-        if self.params["verbose"] and self.samples:
+        if self.samples:
             self._print(translations)
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        # At the beginning of a training, many outputs repeat themselves.
+        warn_of_truncation(
+            self._truncated, len(self.sources), "Raise its `output_length_ratio`."
+        )
 
     def _print(self, translations: list[str]) -> None:
         lines = []

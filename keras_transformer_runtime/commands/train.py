@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
 from keras_transformer_runtime.commands.startup import import_keras_quietly
+from keras_transformer_runtime.display import Display
 from keras_transformer_runtime.runs.early_checks import check_early
 from keras_transformer_runtime.runs.folder import began_recipe, latest_position
 from keras_transformer_runtime.runs.option_checks import SIZES
@@ -80,8 +81,12 @@ def train_command(**options: Any) -> None:
         options[name] = _files_or_fraction(options[name])
     recipe = Recipe(**options)
     check_early(recipe)
-    import_keras_quietly()
-    from keras_transformer.recipe import train
+    # The line appears before the slow imports.
+    with Display(recipe.verbose if recipe.verbose == 0 else 2).stage(
+        "Loading Keras and TensorFlow"
+    ):
+        import_keras_quietly()
+        from keras_transformer.recipe import train
 
     try:
         figures = train(recipe).figures

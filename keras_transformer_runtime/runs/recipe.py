@@ -25,6 +25,7 @@ OptionValue: TypeAlias = str | int | float | Sequence[str] | None
 _CHANGEABLE = {
     *("output", "valid", "test", "export", "epochs", "micro_batches", "average"),
     *("metric", "metric_every", "bleu_tokenize", "patience", "save_every"),
+    "selection",
     *("num_beams", "verbose", "tensorboard", "devices", "model_parallel", "workers"),
 }
 # Options whose default depends on the model.
@@ -196,6 +197,11 @@ class Recipe:
     metric: Annotated[
         str | None, f"Metric that selects the model: {', '.join(METRICS)}."
     ] = None
+    selection: Annotated[
+        bool,
+        "Compare weights and length penalties on the validation text after the last "
+        "epoch.",
+    ] = True
     metric_every: Annotated[
         int, "Number of epochs between translations of the validation text."
     ] = 1

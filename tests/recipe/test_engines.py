@@ -1,5 +1,7 @@
 """CTranslate2 in a run: the validation text, and the exported folder."""
 
+import pathlib
+
 import ctranslate2
 import keras_nlp
 import numpy as np
@@ -16,6 +18,7 @@ from keras_transformer.recipe.engines import (
 )
 from keras_transformer.recipe.held_out import ParallelText
 from keras_transformer.recipe.plan import Plan
+from keras_transformer.recipe.selection import Selection
 from keras_transformer.recipe.translation import TranslationEvaluator
 from keras_transformer.text import KerasHubTokenizer
 from keras_transformer_runtime.engines.ctranslate2_engine import CTranslate2Engine
@@ -62,7 +65,9 @@ def test_the_engine_of_the_validation_text(model, monkeypatch):
 
 
 def test_both_engines_translate_with_the_current_weights(model):
-    engines = ValidationEngine("keras"), ValidationEngine("ctranslate2")
+    engines = [
+        ValidationEngine(name, pathlib.Path("run")) for name in ("keras", "ctranslate2")
+    ]
     search = GreedySearch()
     for scale in (1.0, -1.0):
         model.output_dense.kernel.assign(scale * model.output_dense.kernel)
@@ -76,13 +81,14 @@ def test_both_engines_translate_with_the_current_weights(model):
 
 def test_the_penalty_of_the_folder_is_chosen_with_ctranslate2(model, tmp_path):
     recipe = PlannedRecipe.of({**FILES, **PLANNED, "metric": "chrf", "num_beams": 3})
-    search = BeamSearch(3, 0.6)
     references = model.generate(TEXTS, BeamSearch(3, 0.0))
     text = ParallelText(TEXTS, references)
     evaluator = TranslationEvaluator(recipe, text, text)
+    result = evaluator.result(model, Selection("epoch 1", {}))
+    assert result.search == BeamSearch(3, 0.0)
     folder = tmp_path / "ctranslate2"
     (folder / "old").mkdir(parents=True)
-    said = export_with_own_search(model, search, evaluator, folder)
+    said = export_with_own_search(model, result.search, evaluator, folder)
     assert [path.name for path in tmp_path.iterdir()] == ["ctranslate2"]
     assert not (folder / "old").exists()
     description = ModelDescription.read(folder)

@@ -13,9 +13,9 @@ from keras_transformer.layers import LearnedPositionalEncoding
 from keras_transformer.recipe import Recipe, read_options, result, train
 from keras_transformer.recipe.model import in_float32
 from keras_transformer.recipe.preparation import prepare
-from keras_transformer.recipe.progress import HistoryFile, Reporter
-from keras_transformer.recipe.stages import finish, fit
+from keras_transformer.recipe.stages import HistoryFile, finish, fit
 from keras_transformer.recipe.translation import LENGTH_PENALTIES
+from keras_transformer_runtime.display import Display
 
 TOY = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
 
@@ -150,7 +150,7 @@ def test_a_run_without_its_export_is_not_complete(trained, tmp_path):
 
 @pytest.mark.once("torch")
 def test_the_model_is_saved_before_its_evaluation(trained, tmp_path):
-    run = prepare(Recipe(**copied(trained, tmp_path / "results")), Reporter(0))
+    run = prepare(Recipe(**copied(trained, tmp_path / "results")), Display(0))
 
     class Evaluator:
         description = "Evaluating"
@@ -163,9 +163,9 @@ def test_the_model_is_saved_before_its_evaluation(trained, tmp_path):
             raise MemoryError("all of it")
 
     (tmp_path / "results/model.keras").unlink()
-    fit(run, Reporter(0))  # It loads the weights.
+    fit(run, Display(0))  # It loads the weights.
     with pytest.raises(MemoryError):
-        finish(run._replace(evaluator=Evaluator()), Reporter(0))
+        finish(run._replace(evaluator=Evaluator()), Display(0))
     saved = keras.saving.load_model(tmp_path / "results/model.keras")
     for a, b in zip(saved.get_weights(), trained[1].model.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -182,8 +182,8 @@ def test_init_starts_from_a_trained_model(trained, tmp_path):
     losses = []
     for init in (pathlib.Path(options["output"]), tmp_path / "preset"):
         output = tmp_path / "from" / init.name
-        run = prepare(Recipe(**{**further, "output": output}, init=init), Reporter(0))
-        fit(run, Reporter(0))
+        run = prepare(Recipe(**{**further, "output": output}, init=init), Display(0))
+        fit(run, Display(0))
         losses += [float(row["val_loss"]) for row in read_history(output)]
         assert not (output / "tokenizer.json").exists()
         assert (run.model.max_source_length, run.model.dropout) == (31, 0)
@@ -193,7 +193,7 @@ def test_init_starts_from_a_trained_model(trained, tmp_path):
     assert losses[0] == losses[1] < float(before["val_loss"])
     shutil.rmtree(init)  # The run keeps a copy.
     further |= {"output": output, "epochs": 2, "init": init}
-    fit(prepare(Recipe(**further), Reporter(0)), Reporter(0))
+    fit(prepare(Recipe(**further), Display(0)), Display(0))
     assert [row["epoch"] for row in read_history(output)] == ["1", "2"]
 
 
@@ -220,7 +220,7 @@ def test_init_must_be_trainable(options, tmp_path):
 def test_patience_ends_a_run(options, tmp_path):
     options |= {"learning_rate": 1e-12, "epochs": 5, "patience": 2, "metric": "loss"}
     for _ in range(2):  # the second run is complete
-        fit(prepare(Recipe(**options), Reporter(0)), Reporter(0))
+        fit(prepare(Recipe(**options), Display(0)), Display(0))
         assert len(read_history(tmp_path / "results")) == 3
 
 
@@ -228,8 +228,8 @@ def test_patience_ends_a_run(options, tmp_path):
 def test_warns_of_a_long_warmup(options):
     options |= {"warmup_steps": 1000, "metric": "loss"}
     with pytest.warns(UserWarning, match="`warmup_steps=1000` is greater than .* "):
-        fit(prepare(Recipe(**options), Reporter(0)), Reporter(0))
-    prepare(Recipe(**options), Reporter(0))  # No warning: the rate has been used.
+        fit(prepare(Recipe(**options), Display(0)), Display(0))
+    prepare(Recipe(**options), Display(0))  # No warning: the rate has been used.
 
 
 @pytest.mark.once("torch")
@@ -242,7 +242,7 @@ def test_identity_normalization_and_bleu_of_characters(options, tmp_path):
     with pytest.raises(ValueError, match=message):
         train(Recipe(**options, bleu_tokenize="klingon"))
     assert not (tmp_path / "results").exists()
-    run = prepare(Recipe(**options, bleu_tokenize="char"), Reporter(0))
+    run = prepare(Recipe(**options, bleu_tokenize="char"), Display(0))
     assert run.evaluator.callbacks()[0].tokenize == "char"
     vocabulary = run.model.source_tokenizer.get_vocabulary()
     assert not {"½", "⁄"} & {character for piece in vocabulary for character in piece}
@@ -252,7 +252,7 @@ def test_identity_normalization_and_bleu_of_characters(options, tmp_path):
 def test_options_may_change_before_the_first_checkpoint(options, tmp_path):
     results = tmp_path / "results"
     for size in (37, 31):
-        prepare(Recipe(**{**options, "vocabulary_size": size}), Reporter(0))
+        prepare(Recipe(**{**options, "vocabulary_size": size}), Display(0))
         assert read_options(results / "options.toml")["vocabulary_size"] == size
         assert Tokenizer.load(results / "tokenizer.json").vocabulary_size == size
 
@@ -261,7 +261,7 @@ def test_options_may_change_before_the_first_checkpoint(options, tmp_path):
 def test_history_of_metrics_of_every_second_epoch(options, tmp_path):
     for epochs in (1, 3):
         recipe = Recipe(**{**options, "epochs": epochs}, metric_every=2)
-        fit(prepare(recipe, Reporter(0)), Reporter(0))
+        fit(prepare(recipe, Display(0)), Display(0))
     rows = read_history(tmp_path / "results")
     assert [row["epoch"] for row in rows] == ["1", "2", "3"]
     assert [row["val_bleu"] != "" for row in rows] == [True, True, False]
@@ -298,7 +298,7 @@ def test_long_lines_are_left_out_if_they_are_held_out(options, model):
         options |= {"model": "causal", "documents": "pairs"}
         del options["num_beams"]
     with pytest.warns(UserWarning, match="[1-9] test pairs are longer than"):
-        evaluator = prepare(Recipe(**options), Reporter(0)).evaluator
+        evaluator = prepare(Recipe(**options), Display(0)).evaluator
     assert {len(text.split()) for text in evaluator.check_texts} == {3}
 
 
@@ -313,9 +313,9 @@ def test_a_missing_test_text_is_refused_before_training(options, tmp_path):
 @pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
 def test_half_precision_gives_a_float32_model(options, tmp_path, dtype):
     recipe = Recipe(**{**options, "epochs": 2, "metric": "loss"}, dtype=dtype)
-    run = prepare(recipe, Reporter(0))
+    run = prepare(recipe, Display(0))
     assert run.model.dtype_policy.name == dtype
-    fit(run, Reporter(0))
+    fit(run, Display(0))
     first, last = read_history(tmp_path / "results")
     assert float(last["loss"]) < float(first["loss"])
     model = in_float32(run.model)
@@ -390,7 +390,7 @@ def test_a_run_with_the_training_text_alone(options, tmp_path, capsys):
     assert epochs == ["1/2", "2/2"]
     assert "Reading the text  " in output and "nan" not in output
     # A resumed run makes the same choices.
-    prepare(Recipe(**{**given, "epochs": 4, "verbose": 0}), Reporter(0))
+    prepare(Recipe(**{**given, "epochs": 4, "verbose": 0}), Display(0))
     resumed = read_options(tmp_path / "results/options.toml")
     assert resumed == {**written, "epochs": 4, "verbose": 0}
 
@@ -401,7 +401,7 @@ def test_sizes_positions_and_tokenizers(options):
     options |= {"source_tokenizer": "bytes", "target_tokenizer": "characters"}
     options |= {"hidden_dim": 12, "num_layers": 2, "num_heads": 3}
     options |= {"positions": "rotary", "blocks": "modern"}
-    model = prepare(Recipe(**options), Reporter(0)).model
+    model = prepare(Recipe(**options), Display(0)).model
     config = model.get_config()
     sizes = [config[name] for name in ("hidden_dim", "num_layers", "num_heads")]
     assert sizes == [12, 2, 3]

@@ -1,4 +1,7 @@
-"""The weights that a run selects."""
+"""The weights and the length penalty that a run selects."""
+
+import contextlib
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -6,8 +9,14 @@ import pytest
 
 from keras_transformer import Checkpoints
 from keras_transformer.recipe.held_out import ParallelText
-from keras_transformer.recipe.selection import select_weights
+from keras_transformer.recipe.selection import (
+    Selection,
+    select_weights,
+    weight_candidates,
+)
 from keras_transformer.recipe.translation import TranslationEvaluator
+from keras_transformer.text import WordTokenizer
+from keras_transformer_runtime.engines.engine import Hypothesis, TokenScores
 from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 pytestmark = pytest.mark.once("torch")
@@ -17,13 +26,13 @@ MEAN, LAST, BEST = "mean of epochs 2 to 3", "epoch 3, the last", "epoch 1, the b
 TEXT = ParallelText(["a b", "c d", "e f", "g h"], ["A B", "C D", "E F", "G H"])
 
 
-def planned(output="runs/a", metric="bleu"):
+def planned(output="runs/a", **options):
     values = {
         **{"train": ["a.tsv"], "valid": ["b.tsv"], "output": str(output)},
         **{"epochs": 3, "tokens_per_batch": 1024, "learning_rate": 1e-3, "average": 2},
         **{"warmup_steps": 5, "cooldown": 0, "save_every": 5, "dropout": 0.3},
     }
-    return PlannedRecipe.of({**values, "metric": metric})
+    return PlannedRecipe.of({**values, "metric": "bleu", **options})
 
 
 class Sets(keras.callbacks.Callback):
@@ -64,31 +73,99 @@ def test_the_best_candidate_is_selected(run, scores, is_lower_better, name, weig
     def score(model):
         return by_weight[model.get_weights()[0].item()]
 
-    selected = select_weights(model, score, is_lower_better, planned(folder))
+    candidates = weight_candidates(model, planned(folder))
+    selected = select_weights(model, candidates, score, is_lower_better)
     assert selected.name.startswith(name)
     assert [*selected.scores.values()] == pytest.approx(scores, nan_ok=True)
     assert model.get_weights()[0] == weight
 
 
-class Model:
-    """Translates one of four texts correctly."""
+def test_without_selection_there_is_one_candidate(run):
+    folder, model = run
+    [only] = weight_candidates(model, planned(folder, selection=False))
+    assert only.name.startswith(MEAN)
+    only.load()
+    assert model.get_weights()[0] == 6.0
 
-    def generate(self, texts, search, return_truncated=False):
-        assert search.num_beams == 5
-        outputs = [texts[0].upper(), *("x" for _ in texts[1:])]
-        return (outputs, np.zeros(len(texts), bool)) if return_truncated else outputs
+
+class Engine:
+    """Has two hypotheses of each text; the shorter one is more probable."""
+
+    def __init__(self):
+        self.calls = []
+
+    def generate(self, texts, options):
+        self.calls.append((len(texts), options))
+        # Of 3 and 7 tokens, with the end token.
+        found = [
+            [
+                Hypothesis(f"x {text.upper()}"[:3], -3.0),
+                Hypothesis(f"x x x {text}", -5.0),
+            ]
+            for text in texts
+        ]
+        if options.num_hypotheses == 1:
+            found = [[Hypothesis(text.upper())] for text in texts[:1]]
+            found += [[Hypothesis("x")] for _ in texts[1:]]
+        return found
 
     def score(self, sources, targets):
-        class Scores:
-            scores, lengths = -np.array([1.0, 2.0]), np.array([2, 4])
+        return [TokenScores(["A"], [-1.0]), TokenScores(["B", "C", "D"], [-0.5] * 3)]
 
-        return Scores
+
+def evaluator_of(engine, **options):
+    evaluator = TranslationEvaluator(planned(**options), TEXT, TEXT)
+    evaluator._engine = SimpleNamespace(
+        name="ctranslate2", of=lambda model: contextlib.nullcontext(engine)
+    )
+    return evaluator
 
 
 @pytest.mark.parametrize(
-    "metric, expected", [("exact_match", 25), ("token_error_rate", 75), ("loss", 0.5)]
+    "metric, expected", [("exact_match", 25), ("token_error_rate", 75), ("loss", 0.625)]
 )
 def test_scores_of_translations(metric, expected):
-    evaluator = TranslationEvaluator(planned(metric=metric), TEXT, TEXT)
-    assert evaluator.score(Model()) == pytest.approx(expected)
+    evaluator = evaluator_of(Engine(), metric=metric)
+    assert evaluator.score(None) == pytest.approx(expected)
     assert evaluator.is_lower_better == (metric != "exact_match")
+
+
+def chooses_longer(norm, penalty):
+    return -5.0 / norm(7, penalty) > -3.0 / norm(3, penalty)
+
+
+def test_a_penalty_chooses_among_the_hypotheses_of_one_search():
+    engine = Engine()
+    evaluator = evaluator_of(engine, num_beams=2, metric="chrf")
+    words = WordTokenizer.train(lines=["x A B C D E F G H"])
+    model = SimpleNamespace(source_tokenizer=words, target_tokenizer=words)
+    figures = evaluator.result(model, Selection("epoch 3", {})).figures
+    (texts, options), (tested, chosen) = engine.calls
+    assert texts == tested == 4
+    assert (options.num_beams, options.num_hypotheses) == (2, 2)
+    assert options.length_penalty == 0
+    norms = {
+        "keras": lambda length, penalty: ((5 + length) / 6) ** penalty,
+        "ctranslate2": lambda length, penalty: length**penalty,
+    }
+    longer = {
+        name: [chooses_longer(norm, penalty) for penalty in (0.0, 0.6, 1.0, 1.4)]
+        for name, norm in norms.items()
+    }
+    # Each penalty of CTranslate2 chooses by its own norm, and equal scores by order.
+    scores = [*figures.valid_scores.values()]
+    assert len({*scores}) == 2
+    assert [score == scores[-1] for score in scores] == longer["ctranslate2"]
+    best = (0.0, 0.6, 1.0, 1.4)[int(np.argmax(scores))]
+    assert chosen.length_penalty == best
+    assert longer["keras"] != longer["ctranslate2"]
+
+
+@pytest.mark.parametrize("options", [{"selection": False}, {"num_beams": 1}])
+def test_nothing_is_decoded_where_nothing_is_to_decide(options):
+    engine = Engine()
+    evaluator = evaluator_of(engine, **options)
+    figures = evaluator.result(None, Selection("epoch 3", {})).figures
+    assert len(engine.calls) == 1  # the test text
+    assert figures.valid_scores == {} and figures.exact_match == 25
+    assert "penalty" not in evaluator.description

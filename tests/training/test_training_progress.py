@@ -1,3 +1,6 @@
+import io
+import math
+import sys
 from types import SimpleNamespace
 
 import keras
@@ -90,12 +93,77 @@ def test_learning_rate_that_another_callback_changes():
 
 
 @pytest.mark.once("torch")
-def test_the_progress_bar_has_the_figures(capsys):
-    seen, _ = fit("sgd", verbose=2)
-    shown = capsys.readouterr().out
-    for name in ("learning_rate: 0.0100", "minutes_left: ", "tokens_per_second: "):
-        assert shown.count(name) == 2
-    assert seen.epochs[1]["minutes_left"] == 0
+def test_a_line_for_each_epoch(monkeypatch, capsys):
+    run = Run(monkeypatch, steps=1)
+    scores = {"loss": 1.23456, "val_loss": 2.0, "val_exact_match": 98.5}
+    run.epoch(0, batches=1, seconds=75.0, logs={**scores, "val_bleu": math.nan})
+    run.epoch(2, batches=1, seconds=75.0, logs=scores)
+    assert capsys.readouterr().out == (
+        "Epoch 1/3  loss 1.235, valid loss 2, exact match 98.5, 75 s, 2 min left\n"
+        "Epoch 3/3  loss 1.235, valid loss 2, exact match 98.5, 75 s\n"
+    )
+    run.progress.metrics = ["val_exact_match"]
+    run.epoch(2, batches=1, seconds=75.0, logs=scores)
+    assert capsys.readouterr().out == "Epoch 3/3  exact match 98.5, 75 s\n"
+
+
+@pytest.mark.once("torch")
+def test_the_line_with_motion(monkeypatch):
+    run = Run(monkeypatch, steps=4, first_batch=4, epochs=2)
+    run.progress.set_params({**run.params, "steps": 4})
+    run.progress.on_epoch_begin(0)
+    stage = run.progress._stage
+    run.progress.on_train_batch_begin(0)
+    assert (stage.name, stage.details) == ("Epoch 1/2", ["compiling"])
+    run.now += 3.0
+    run.progress.on_train_batch_end(0, {"loss": 1.23456})
+    assert (stage.done, stage.total) == (5, 8)
+    assert stage.details == ["33 s left", "loss 1.235", "25 tokens/s"]
+    run.progress.on_test_begin()
+    assert (stage.name, stage.total) == ("Epoch 1/2  validation", None)
+    run.progress.on_test_batch_end(0)
+    run.progress.on_test_batch_end(1)
+    run.progress.on_test_end()
+    run.progress.on_epoch_end(0, {})
+    run.progress.on_epoch_begin(1)
+    run.progress.on_test_begin()
+    assert run.progress._stage.total == 2
+    run.progress.close()
+
+
+@pytest.mark.once("torch")
+@pytest.mark.parametrize("verbose, lines", [(0, 0), (2, 1), ("auto", 1)])
+def test_it_takes_the_place_of_the_bar_of_keras(verbose, lines, capsys):
+    data, options = make_data(), {"epochs": 1, "shuffle": False}
+    progress = TrainingProgress(data.tokens_per_epoch)
+    callbacks = [progress]
+    make_model().fit(data.dataset, callbacks=callbacks, verbose=verbose, **options)
+    output = capsys.readouterr().out
+    assert output.count("Epoch 1/1  loss") == output.count("\n") == lines
+
+
+@pytest.mark.once("torch")
+def test_an_exception_removes_the_line_with_motion(monkeypatch):
+    class Fail(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            raise ZeroDivisionError
+
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with pytest.raises(ZeroDivisionError):
+        data = make_data()
+        callbacks = [TrainingProgress(), Fail()]
+        make_model().fit(data.dataset, callbacks=callbacks, shuffle=False)
+    assert sys.stderr is terminal
+    assert terminal.getvalue().count("\x1b[?25h") == 1  # the cursor is shown again
+
+
+@pytest.mark.once("torch")
+def test_the_time_after_the_last_epoch(monkeypatch):
+    run = Run(monkeypatch, steps=1, epochs=2, seconds_after=lambda end: 30 + 2 * end)
+    logs = run.epoch(0, batches=1, seconds=4.0, validation=7.0)
+    assert values(logs, "minutes_left") == [(4 + 30) / 60, (4 + 7 + 30 + 14) / 60]
 
 
 @pytest.mark.once("jax")
@@ -127,22 +195,22 @@ def test_the_model_is_not_read_within_an_epoch():
 class Run:
     """Calls `TrainingProgress` as `fit` does, with a simulated clock."""
 
-    def __init__(self, monkeypatch, **params):
+    def __init__(self, monkeypatch, seconds_after=None, **params):
         self.now = 100.0
         clock = SimpleNamespace(perf_counter=lambda: self.now)
         monkeypatch.setattr(module, "time", clock)
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
         model.compile("sgd", "mse")
-        self.progress = TrainingProgress(tokens_per_epoch=600)
+        self.progress = TrainingProgress(600, seconds_after=seconds_after)
         self.progress.set_model(model)
         self.params = {"steps": 4, "epochs": 3, "verbose": 0, **params}
         self.progress.on_train_begin()
 
-    def epoch(self, epoch, batches, seconds, validation=0.0, **params):
+    def epoch(self, epoch, batches, seconds, validation=0.0, logs=None, **params):
         """Returns the logs of each batch, and of the epoch."""
         self.progress.set_params({**self.params, **params})
         self.progress.on_epoch_begin(epoch)
-        logs = [{} for _ in range(batches + 1)]
+        logs = [dict(logs or {}) for _ in range(batches + 1)]
         for batch in range(batches):
             self.progress.on_train_batch_begin(batch)
             self.now += seconds

@@ -1,0 +1,148 @@
+"""The progress of long tasks: a line with motion in a terminal, or plain lines."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+LEAST_BAR, MOST_BAR = 6, 24  # columns
+
+
+def has_motion() -> bool:
+    """Returns whether standard error is a terminal or a notebook with widgets."""
+    console = Console(stderr=True)
+    if console.is_jupyter:
+        return find_spec("ipywidgets") is not None
+    return console.is_terminal
+
+
+class Stage:
+    """A part of a task.
+
+    Attributes:
+        name: str, shown first.
+        total: int, number of steps, or `None` if it is unknown.
+        done: int, number of completed steps.
+        details: list of str, the most important first. Those that fit are shown.
+    """
+
+    def __init__(self, name: str, total: int | None = None, done: int = 0) -> None:
+        self._spinner = Spinner("dots")
+        self.begin(name, total, done)
+
+    def begin(self, name: str, total: int | None = None, done: int = 0) -> None:
+        """Makes this the next stage."""
+        self.name, self.total, self.done = name, total, done
+        self.details: Sequence[str] = ()
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """The time since the stage began."""
+        return time.monotonic() - self._began
+
+    def line(self, columns: int) -> Table:
+        """Returns the line with motion."""
+        details = [*self.details] or [format_seconds(self.seconds)]
+        words = [self.name]
+        if self.total:
+            words.append(f"{min(100, 100 * self.done // self.total):2d} %")
+        for detail in details:
+            if len("  ".join([*words, detail])) + 2 <= columns:
+                words.append(detail)
+        text = Text("  ".join(words), no_wrap=True, overflow="ellipsis")
+        text.stylize("bold", 0, len(self.name))
+        cells: list[RenderableType] = [self._spinner, text]
+        room = columns - text.cell_len - 4
+        if self.total and room >= LEAST_BAR:
+            width = min(room, MOST_BAR)
+            cells.append(ProgressBar(self.total, self.done, width=width))
+        row = Table.grid(padding=(0, 1, 0, 0))
+        row.add_row(*cells)
+        return row
+
+
+class Display:
+    """Shows the stages of a task, one after the other.
+
+    In a terminal or a notebook, one line with motion shows the current stage, and what
+    is printed appears above it. Elsewhere a stage is one plain line.
+
+    Args:
+        verbose: int, 0: silent; 1: a line with motion; 2: plain lines. `None` = 1 in
+            a terminal or a notebook, else 2.
+    """
+
+    def __init__(self, verbose: int | None = None) -> None:
+        if verbose is None:
+            verbose = 1 if has_motion() else 2
+        self.verbose = verbose
+        self._is_within_line = False
+
+    def print(self, text: str) -> None:
+        """Prints a text on standard output."""
+        if self.verbose:
+            self._end_line()
+            print(text, flush=True)
+
+    def _end_line(self, end: str = "") -> None:
+        """Ends a plain line that has begun."""
+        if self._is_within_line:
+            print(end, flush=True)
+            self._is_within_line = False
+
+    @contextlib.contextmanager
+    def motion(self, stage: Stage) -> Iterator[Stage]:
+        """Shows a stage until the block ends, and nothing of it afterwards."""
+        if self.verbose != 1:
+            yield stage
+            return
+        console = Console(stderr=True)
+        with Live(
+            console=console,
+            get_renderable=lambda: stage.line(console.width - 1),
+            refresh_per_second=5,
+            transient=True,
+            # What is printed to a file must not be sent to the terminal.
+            redirect_stdout=sys.stdout.isatty() or console.is_jupyter,
+        ):
+            yield stage
+
+    @contextlib.contextmanager
+    def stage(self, name: str, total: int | None = None) -> Iterator[Stage]:
+        """Shows a stage with motion until the block ends, then its duration."""
+        stage = Stage(name, total)
+        if self.verbose == 2:
+            print(name, end="", flush=True)
+            self._is_within_line = True
+        try:
+            with self.motion(stage):
+                yield stage
+        except BaseException:
+            self._end_line()
+            raise
+        duration = format_seconds(stage.seconds)
+        if self._is_within_line:
+            self._end_line(f"  {duration}")
+        else:
+            self.print(f"{name}  {duration}")
+
+
+def format_seconds(seconds: float) -> str:
+    """Returns a readable duration, such as `"8 s"`, `"3 min"` or `"2 h 5 min"`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
