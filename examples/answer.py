@@ -72,7 +72,10 @@ def main(arguments: list[str] | None = None) -> float:
         kt.LabelSmoothedCrossEntropy(0.0),
     )
     model.fit(
-        data.dataset, epochs=options.epochs, shuffle=False, verbose=options.verbose
+        data.dataset,
+        epochs=options.epochs,
+        shuffle=False,
+        callbacks=[kt.TrainingProgress(data.tokens_per_epoch)],
     )
     sources, answers = (list(texts) for texts in zip(*test, strict=True))
     written = model.generate(sources, kt.GreedySearch())
@@ -120,7 +123,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=5, help="number of epochs")
     parser.add_argument("--texts", type=int, default=100_000, help="to generate")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--verbose", type=int, default=1, help="0, 1 or 2, as in fit")
     return parser.parse_args(arguments)
 
 

@@ -59,7 +59,11 @@ def main(arguments: list[str] | None = None) -> float:
     model.compile(optimizer, kt.LabelSmoothedCrossEntropy(0.0))
     data: Any = {"encoder_token_ids": pictures, "decoder_token_ids": ids[:, :-1]}
     model.fit(
-        data, ids[:, 1:], batch_size=64, epochs=options.epochs, verbose=options.verbose
+        data,
+        ids[:, 1:],
+        batch_size=64,
+        epochs=options.epochs,
+        callbacks=[kt.TrainingProgress()],
     )
 
     written = model.generate(test_pictures, kt.GreedySearch(), max_length=20)
@@ -138,7 +142,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--pictures", type=int, default=20_000, help="to train on")
     parser.add_argument("--output", default="runs/caption", help="folder of the PNG")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--verbose", type=int, default=1, help="0, 1 or 2, as in fit")
     return parser.parse_args(arguments)
 
 

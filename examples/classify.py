@@ -24,7 +24,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from keras_transformer import CharacterTokenizer, EncoderStack
+from keras_transformer import CharacterTokenizer, EncoderStack, TrainingProgress
 from keras_transformer.layers import PositionalEncoding, ScaledEmbedding
 
 LONGEST = 256  # characters of a text; the rest is cut off
@@ -64,7 +64,8 @@ def main(arguments: list[str] | None = None) -> float:
         train_labels,
         batch_size=128,
         epochs=options.epochs,
-        verbose=options.verbose,
+        verbose=0,
+        callbacks=[TrainingProgress()],
     )
 
     logits = model.predict(test_ids, batch_size=128, verbose=0)
@@ -128,7 +129,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=12, help="number of epochs")
     parser.add_argument("--limit", type=int, default=30_000, help="number of texts")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--verbose", type=int, default=1, help="0, 1 or 2, as in fit")
     return parser.parse_args(arguments)
 
 

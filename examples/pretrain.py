@@ -98,7 +98,8 @@ def pretrain(
             batch_size=64,
             initial_epoch=epoch,
             epochs=epoch + 1,
-            verbose=options.verbose,
+            verbose=0,
+            callbacks=[kt.TrainingProgress()],
         )
 
 
@@ -141,7 +142,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--draws", type=int, default=3, help="of the texts with labels")
     parser.add_argument("--vocabulary-size", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--verbose", type=int, default=1, help="0, 1 or 2, as in fit")
     return parser.parse_args(arguments)
 
 

@@ -148,7 +148,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="folder of the versions of the SavedModel",
     )
     parser.add_argument("--limit", type=int, help="maximum number of words")
-    parser.add_argument("--verbose", type=int, choices=(0, 1, 2), default=1)
     return parser.parse_args(arguments)
 
 
@@ -222,14 +221,16 @@ def train_model(
         validation_data=datasets[1].dataset,
         epochs=options.epochs,
         shuffle=False,  # The dataset is shuffled already.
-        verbose=options.verbose,
         callbacks=[
-            TrainingProgress(datasets[0].tokens_per_epoch),
+            TrainingProgress(
+                datasets[0].tokens_per_epoch, ["loss", "val_loss", "val_perplexity"]
+            ),
             Checkpoints(checkpoints, datasets[0], keep=max(2, options.average)),
         ],
     )
     averaged = average_checkpoints(model, checkpoints, last=options.average)
-    print(f"weights averaged over {len(averaged)} checkpoints")
+    if len(averaged) > 1:
+        print(f"weights averaged over {len(averaged)} epochs")
     return model
 
 

@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> float:
         windows[:, 1:],
         batch_size=64,
         epochs=options.epochs,
-        verbose=options.verbose,
+        callbacks=[kt.TrainingProgress()],
     )
 
     # The ten best hypotheses of one token are the ten most probable items.
@@ -141,7 +141,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("file", nargs="?", help="a history in each line")
     parser.add_argument("--epochs", type=int, default=12, help="number of epochs")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--verbose", type=int, default=1, help="0, 1 or 2, as in fit")
     return parser.parse_args(arguments)
 
 

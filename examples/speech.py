@@ -56,8 +56,13 @@ def main(arguments: list[str] | None = None) -> float:
     )
     model.compile(keras.optimizers.AdamW(schedule), kt.LabelSmoothedCrossEntropy(0.1))
     data: Any = {"encoder_token_ids": sounds, "decoder_token_ids": ids[:, :-1]}
-    epochs, verbose = options.epochs, options.verbose
-    model.fit(data, ids[:, 1:], batch_size=64, epochs=epochs, verbose=verbose)
+    model.fit(
+        data,
+        ids[:, 1:],
+        batch_size=64,
+        epochs=options.epochs,
+        callbacks=[kt.TrainingProgress()],
+    )
 
     written = model.generate(test_sounds, kt.GreedySearch(), max_length=8)
     for right, text in list(zip(correct, written, strict=True))[:5]:
@@ -134,7 +139,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=10, help="number of epochs")
     parser.add_argument("--sentences", type=int, default=6000, help="to train on")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--verbose", type=int, default=1, help="0, 1 or 2, as in fit")
     return parser.parse_args(arguments)
 
 

@@ -69,7 +69,10 @@ def main(arguments: list[str] | None = None) -> float:
     )
     model.compile(keras.optimizers.Adam(schedule), kt.LabelSmoothedCrossEntropy(0.1))
     model.fit(
-        data.dataset, epochs=options.epochs, shuffle=False, verbose=options.verbose
+        data.dataset,
+        epochs=options.epochs,
+        shuffle=False,
+        callbacks=[kt.TrainingProgress(data.tokens_per_epoch)],
     )
 
     bodies, headlines = (list(texts) for texts in zip(*test, strict=True))
@@ -119,7 +122,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--limit", type=int, help="number of docstrings")
     parser.add_argument("--vocabulary-size", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--verbose", type=int, default=1, help="0, 1 or 2, as in fit")
     return parser.parse_args(arguments)
 
 

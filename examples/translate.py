@@ -100,7 +100,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--word", default="it", help="the word of attention.png")
     parser.add_argument("--sentence", help="the source of attention.png")
-    parser.add_argument("--verbose", type=int, choices=(0, 1, 2), default=1)
     return parser.parse_args(arguments)
 
 

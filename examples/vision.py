@@ -20,7 +20,7 @@ from keras import ops
 from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 
-from keras_transformer import EncoderStack, LearnedPositionalEncoding
+from keras_transformer import EncoderStack, LearnedPositionalEncoding, TrainingProgress
 from keras_transformer.types import Tensor
 
 SIZE, PATCH = 8, 2  # pixels of an edge
@@ -53,7 +53,8 @@ def main(arguments: list[str] | None = None) -> float:
         labels[TEST:],
         batch_size=64,
         epochs=options.epochs,
-        verbose=options.verbose,
+        verbose=0,
+        callbacks=[TrainingProgress()],
     )
     accuracy = 100 * model.evaluate(pictures[:TEST], labels[:TEST], verbose=0)[1]
 
@@ -132,7 +133,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=40, help="number of epochs")
     parser.add_argument("--output", default="runs/vision", help="folder of the picture")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--verbose", type=int, default=1, help="0, 1 or 2, as in fit")
     return parser.parse_args(arguments)
 
 

@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> float:
         validation_data=valid.dataset,
         epochs=epochs,
         shuffle=False,
-        verbose=options.verbose,
+        callbacks=[kt.TrainingProgress(train.tokens_per_epoch)],
     )
 
     scored = model.score_texts([text[end:]], context=options.length)
@@ -114,7 +114,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--limit", type=int, help="characters of the text to use")
     parser.add_argument("--output", default="runs", help="folder of the model")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--verbose", type=int, default=1, help="0, 1 or 2, as in fit")
     return parser.parse_args(arguments)
 
 

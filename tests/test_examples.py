@@ -49,7 +49,7 @@ def test_help_names_every_option(path, capsys):
 # pronounce.py
 def test_pronounce(tmp_path, monkeypatch, capsys):
     pronounce = load("pronounce")
-    options = ["--limit", "300", "--epochs", "1", "--verbose", "0"]
+    options = ["--limit", "300", "--epochs", "1"]
     folders = ["--output", str(tmp_path), "--saved-model", str(tmp_path / "served")]
     word_errors = pronounce.main([*options, *folders])
     output = capsys.readouterr().out
@@ -83,7 +83,7 @@ def test_translate(tmp_path, monkeypatch, capsys):
     options = ["--vocabulary-size", "37", "--tokens-per-batch", "509", "--epochs", "1"]
     options.append("--no-export")
     translate = load("translate")
-    score = translate.main([*files, *options, "--word", "LO", "--verbose", "0"])
+    score = translate.main([*files, *options, "--word", "LO"])
     output = capsys.readouterr().out
     assert printed(r"BLEU (\d+\.\d\d)  \(.*\)", output) == round(score, 2)
     assert "  ka lo 4\n    → " in output
@@ -100,7 +100,7 @@ def test_translate(tmp_path, monkeypatch, capsys):
 
 
 def test_custom_model(tmp_path, capsys):
-    arguments = ["--limit", "2003", "--epochs", "2", "--verbose", "0"]
+    arguments = ["--limit", "2003", "--epochs", "2"]
     accuracy = load("custom_model").main([*arguments, "--output", str(tmp_path)])
     output = capsys.readouterr().out
     assert "1803 training words, 200 test words" in output
@@ -126,7 +126,7 @@ def test_write(tmp_path, monkeypatch, capsys):
     write = load("write")
     arguments = ["--limit", "6000", "--updates", "30", "--length", "16"]
     arguments += ["--samples", "2", "--characters", "7", "--prompt", "def"]
-    loss = write.main([*arguments, "--verbose", "0", "--output", str(tmp_path)])
+    loss = write.main([*arguments, "--output", str(tmp_path)])
     output = capsys.readouterr().out
     shown = printed(
         r"loss on 600 other characters: (\d\.\d+) nats per character", output
@@ -147,7 +147,7 @@ def test_write(tmp_path, monkeypatch, capsys):
 
 
 def test_classify(capsys):
-    arguments = ["--limit", "500", "--epochs", "1", "--verbose", "0"]
+    arguments = ["--limit", "500", "--epochs", "1"]
     accuracy = load("classify").main(arguments)
     output = capsys.readouterr().out
     assert "450 training texts, 50 test texts" in output
@@ -162,7 +162,7 @@ def test_classify_learns_from_a_file(tmp_path, capsys):
     path = tmp_path / "texts.tsv"
     lines = (f"{word}\t{word} {n}\n" for n in range(150) for word in ("no", "yes"))
     path.write_text("".join(lines), "utf-8")
-    arguments = [str(path), "--epochs", "10", "--verbose", "0"]
+    arguments = [str(path), "--epochs", "10"]
     assert load("classify").main(arguments) == 100.0
     assert " (correct: yes)  yes " in capsys.readouterr().out
 
@@ -178,7 +178,7 @@ def test_classify_finds_the_stress():
 
 def test_vision(tmp_path, monkeypatch, capsys):
     vision = load("vision")
-    arguments = ["--epochs", "5", "--verbose", "0", "--output", str(tmp_path)]
+    arguments = ["--epochs", "5", "--output", str(tmp_path)]
     accuracy = vision.main(arguments)
     output = capsys.readouterr().out
     assert "1437 training pictures, 360 test pictures" in output
@@ -200,7 +200,7 @@ def test_vision_returns_the_attention_of_the_class_token():
 
 def test_draw(tmp_path, monkeypatch, capsys):
     draw = load("draw")
-    arguments = ["--epochs", "1", "--samples", "2", "--verbose", "0"]
+    arguments = ["--epochs", "1", "--samples", "2"]
     loss = draw.main([*arguments, "--output", str(tmp_path)])
     output = capsys.readouterr().out
     shown = printed(r"loss of the model: (\d\.\d+) nats per pixel", output)
@@ -237,7 +237,7 @@ def test_recommend(tmp_path, monkeypatch, capsys):
     lines = (f"c c a{n} b{n} c c a{n} b{n}\n" for n in range(30) for _ in range(20))
     path.write_text("".join(lines), "utf-8")
     recommend = load("recommend")
-    rate = recommend.main([str(path), "--epochs", "6", "--verbose", "0"])
+    rate = recommend.main([str(path), "--epochs", "6"])
     output = capsys.readouterr().out
     assert "600 histories of 61 different items" in output
     assert printed(r"hit rate of the model: (\d+\.\d\d) %", output) == round(rate, 2)
@@ -268,7 +268,7 @@ def test_pretrain(monkeypatch, capsys):
     monkeypatch.setattr(
         pretrain, "read_docstrings", lambda random: [x[:400] for x in read(random)]
     )
-    arguments = ["--epochs", "1", "--labels", "40", "--draws", "1", "--verbose", "0"]
+    arguments = ["--epochs", "1", "--labels", "40", "--draws", "1"]
     accuracy = pretrain.main([*arguments, "--vocabulary-size", "300"])
     output = capsys.readouterr().out
     assert "360 texts without labels, 40 test texts" in output
@@ -289,7 +289,7 @@ def test_pretrain_hides_tokens(monkeypatch):
 
     monkeypatch.setattr(keras.Model, "fit", fit)
     ids = np.tile([1, 2, 3, 4, 5, 6, 0, 0], (200, 1))
-    options = argparse.Namespace(epochs=2, seed=1, verbose=0)
+    options = argparse.Namespace(epochs=2, seed=1)
     pretrain.pretrain(encoder, ids, 7, options)
     for inputs, targets in calls:
         hidden = inputs == 7
@@ -305,7 +305,7 @@ def test_pretrain_hides_tokens(monkeypatch):
 
 def test_answer(monkeypatch, capsys):
     answer = load("answer")
-    exact = answer.main(["--texts", "200", "--epochs", "1", "--verbose", "0"])
+    exact = answer.main(["--texts", "200", "--epochs", "1"])
     output = capsys.readouterr().out
     assert "180 training texts, 20 test texts" in output
     assert printed(r"exact match of the model: (\d+\.\d\d) %", output) == exact
@@ -335,7 +335,7 @@ def test_answer_is_in_the_text():
 def test_caption(tmp_path, monkeypatch, capsys):
     caption = load("caption")
     monkeypatch.setattr(caption, "TEST_PICTURES", 100)
-    arguments = ["--pictures", "200", "--epochs", "1", "--verbose", "0"]
+    arguments = ["--pictures", "200", "--epochs", "1"]
     exact = caption.main([*arguments, "--output", str(tmp_path)])
     output = capsys.readouterr().out
     assert "200 training pictures, 100 test pictures" in output
@@ -369,7 +369,7 @@ def test_caption_says_what_is_where():
 
 def test_speech(monkeypatch, capsys):
     speech = load("speech")
-    arguments = ["--sentences", "130", "--epochs", "1", "--verbose", "0"]
+    arguments = ["--sentences", "130", "--epochs", "1"]
     rate = speech.main(arguments)
     output = capsys.readouterr().out
     assert "130 training sentences, 600 test sentences" in output
@@ -407,7 +407,7 @@ def test_summarize(monkeypatch, capsys):
     summarize = load("summarize")
     monkeypatch.setattr(summarize, "LIBRARIES", ("numpy",))
     arguments = ["--limit", "100", "--epochs", "1", "--vocabulary-size", "300"]
-    rouge = summarize.main([*arguments, "--verbose", "0"])
+    rouge = summarize.main([*arguments])
     output = capsys.readouterr().out
     assert "95 training texts, 5 test texts" in output
     scores = r"\d+\.\d\d, \d+\.\d\d, (\d+\.\d\d)"
