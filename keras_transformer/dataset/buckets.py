@@ -12,6 +12,10 @@ from keras_transformer.dataset.pair_sources import PairSource
 FILLER = -1  # Index in place of a pair, for a row of padding.
 _BEYOND = 2**40  # Length of both sides of a bucket that no pair may move to.
 _CANDIDATES = 64  # Quantiles of the lengths of a side, and of its distinct lengths.
+MOST_SHAPES = 12
+# Batches of padding that a further shape must save in each epoch. On JAX, compiling the
+# step for a shape takes the time of about 64 batches, and 16 epochs are a short run.
+SAVED_BATCHES = 4
 
 
 class BatchShape(NamedTuple):
@@ -49,7 +53,7 @@ class Buckets:
         cls,
         lengths: np.ndarray,
         tokens_per_batch: int,
-        max_shapes: int,
+        max_shapes: int | None,
         longest: np.ndarray | None = None,
         multiple: int = 1,
     ) -> Self:
@@ -57,10 +61,14 @@ class Buckets:
 
         Batches have no more rows than needed for nearly all of these pairs to stay in
         their bucket. `longest`, int `(2,)`, are the maximum lengths of later pairs, if
-        any.
+        any. With `max_shapes=None`, a bucket needs to save the padding of some batches.
         """
         later = [] if longest is None else [longest[None]]
-        limits = choose_lengths(np.concatenate([lengths, *later]), max_shapes)
+        limits = choose_lengths(
+            np.concatenate([lengths, *later]),
+            max_shapes or MOST_SHAPES,
+            1 if max_shapes else SAVED_BATCHES * 2 * tokens_per_batch,
+        )
         fitting = tokens_per_batch // limits.max(axis=1) // multiple
         max_rows = (np.maximum(1, fitting) * multiple).tolist()
 
@@ -146,7 +154,11 @@ class BatchPlan:
 
     @classmethod
     def of(
-        cls, source: PairSource, tokens_per_batch: int, max_shapes: int, multiple: int
+        cls,
+        source: PairSource,
+        tokens_per_batch: int,
+        max_shapes: int | None,
+        multiple: int,
     ) -> Self:
         """Chooses buckets for the pairs of a source; see `Buckets.choose`."""
         lengths = source.window(0, source.max_lengths).lengths
@@ -199,22 +211,23 @@ class BatchPlan:
 # The choice of the lengths of the buckets.
 
 
-def choose_lengths(lengths: np.ndarray, max_shapes: int) -> np.ndarray:
+def choose_lengths(lengths: np.ndarray, max_shapes: int, least: int = 1) -> np.ndarray:
     """Chooses the lengths of buckets, int `(buckets, 2)`, that need little padding.
 
     A pair belongs to the narrowest bucket that holds it. The width of a bucket is the
     sum of its source and target length. One bucket, the last, holds every pair. The
-    others are found by greedy search: the bucket that saves most padding is added, then
-    each bucket is replaced by the best bucket given the others until no bucket changes.
+    others are found by greedy search: the bucket that saves most padding is added, if
+    it saves `least` ids, then each bucket is replaced by the best bucket given the
+    others until no bucket changes.
     The result is the better of two such searches: one replaces buckets after all are
     added, the other after each addition. On Multi30k it needs as little padding as the
     best of 60 random initialisations.
     """
     grid = _LengthGrid(lengths)
-    added_first = grid.improve(grid.add(grid.whole, max_shapes))
+    added_first = grid.improve(grid.add(grid.whole, max_shapes, least))
     in_turn = grid.whole
     for number in range(2, max_shapes + 1):
-        in_turn = grid.improve(grid.add(in_turn, number))
+        in_turn = grid.improve(grid.add(in_turn, number, least))
     best = min(added_first, in_turn, key=grid.ids)
     sources, targets = grid.limits
     rows, columns = zip(*best, strict=True)
@@ -245,12 +258,13 @@ class _LengthGrid:
         """Returns the number of ids of all pairs, padding included."""
         return int((self.pairs * self._padded_widths(buckets)).sum())
 
-    def add(self, buckets: list[_Cell], number: int) -> list[_Cell]:
-        """Adds the best bucket while it saves padding, up to `number` buckets."""
+    def add(self, buckets: list[_Cell], number: int, least: int) -> list[_Cell]:
+        """Adds the best bucket while it saves `least` ids, up to `number` buckets."""
         extended = [*buckets, self._best_addition(buckets)]
-        if len(extended) > number or self.ids(extended) == self.ids(buckets):
+        saved = self.ids(buckets) - self.ids(extended)
+        if len(extended) > number or saved < max(1, least):
             return buckets
-        return self.add(extended, number)
+        return self.add(extended, number, least)
 
     def improve(self, buckets: list[_Cell]) -> list[_Cell]:
         """Replaces each bucket but the first by the best one until none changes."""

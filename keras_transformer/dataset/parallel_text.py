@@ -160,7 +160,7 @@ def parallel_dataset(
     target_tokenizer: Tokenizer,
     weights: Sequence[float] | None = None,
     tokens_per_batch: int = 4096,
-    max_shapes: int = 12,
+    max_shapes: int | None = None,
     batch_size_multiple: int = 1,
     max_source_length: int | None = None,
     max_target_length: int | None = None,
@@ -208,7 +208,8 @@ def parallel_dataset(
             included: `batch * max(source_length, target_length)`. A batch contains a
             single pair if the pair is longer.
         max_shapes: int, maximum number of batch shapes. More shapes need less padding
-            and more compilation.
+            and more compilation. `None` = at most 12, each of which saves the padding
+            of at least 4 batches in an epoch.
         batch_size_multiple: int, the number of pairs in a batch is a multiple of this,
             for devices that share the rows of a batch
             (`keras.distribution.DataParallel`). A batch has at least this many pairs,
@@ -280,9 +281,9 @@ def parallel_dataset(
     check_ints(
         1,
         tokens_per_batch=tokens_per_batch,
-        max_shapes=max_shapes,
         batch_size_multiple=batch_size_multiple,
     )
+    check_ints(1, optional=True, max_shapes=max_shapes)
     check_ints(0, seed=seed)
     check_shard(shard)
     pair_filter = PairFilter(max_source_length, max_target_length, max_length_ratio)

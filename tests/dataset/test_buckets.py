@@ -84,3 +84,18 @@ def test_lengths_have_the_least_padding_of_all_choices(max_shapes):
     assert found[-1].tolist() == whole.tolist()
     widths = found.sum(axis=1).tolist()
     assert widths == sorted(widths)
+
+
+def test_a_further_shape_saves_the_padding_of_some_batches():
+    lengths = np.random.default_rng(5).integers(3, 61, [4999, 1]) * [1, 1]
+    sizes = {
+        number: size(lengths, choose_lengths(lengths, number)) for number in range(1, 13)
+    }
+    for tokens_per_batch, batches in ((1024, 4), (8192, 4), (200_000, 4)):
+        least = batches * 2 * tokens_per_batch
+        found = Buckets.choose(lengths, tokens_per_batch, None).lengths
+        shapes = len(found)
+        assert size(lengths, found) == sizes[shapes]
+        assert sizes[1] - sizes[shapes] >= (shapes - 1) * least
+        assert shapes == 12 or sizes[shapes] - sizes[shapes + 1] < least
+    assert shapes == 1
