@@ -12,6 +12,7 @@ The modules, in the order of imports; each imports only those after it:
 - `runs`: the options of a training run, and the files in its folder
 - `model_paths`: finds the file of a trained model, and versions of a SavedModel
 - `bleu`: the BLEU metric of sacreBLEU, and the errors of its tokenizers
+- `display`: the progress of long tasks in a terminal or a log file
 - `arguments`: checks of arguments
 - `files`: atomic writes, locks, JSON and TOML
 - `hub`: downloads from the Hugging Face Hub

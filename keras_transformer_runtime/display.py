@@ -31,18 +31,23 @@ class Stage:
         name: str, shown first.
         total: int, number of steps, or `None` if it is unknown.
         done: int, number of completed steps.
-        details: list of str, the most important first. Those that fit are shown.
+        details: list of str, the most important first. Those that fit are shown. If
+            there are none, they are the time left and the speed in `unit`, such as
+            `"sentences"`, or the time so far.
     """
 
-    def __init__(self, name: str, total: int | None = None, done: int = 0) -> None:
+    def __init__(
+        self, name: str, total: int | None = None, done: int = 0, unit: str = ""
+    ) -> None:
         self._spinner = Spinner("dots")
+        self._unit = unit
         self.begin(name, total, done)
 
     def begin(self, name: str, total: int | None = None, done: int = 0) -> None:
         """Makes this the next stage."""
         self.name, self.total, self.done = name, total, done
         self.details: Sequence[str] = ()
-        self._began = time.monotonic()
+        self._began, self._first = time.monotonic(), done
 
     @property
     def seconds(self) -> float:
@@ -51,7 +56,7 @@ class Stage:
 
     def line(self, columns: int) -> Table:
         """Returns the line with motion."""
-        details = [*self.details] or [format_seconds(self.seconds)]
+        details = [*self.details] or self._own_details()
         words = [self.name]
         if self.total:
             words.append(f"{min(100, 100 * self.done // self.total):2d} %")
@@ -68,6 +73,17 @@ class Stage:
         row = Table.grid(padding=(0, 1, 0, 0))
         row.add_row(*cells)
         return row
+
+    def _own_details(self) -> list[str]:
+        seconds = self.seconds
+        if not self._unit or self.done == self._first:
+            return [format_seconds(seconds)]
+        speed = (self.done - self._first) / seconds
+        details = [f"{self.done:,} {self._unit}", f"{speed:,.0f}/s"]
+        if self.total:
+            left = (self.total - self.done) / speed
+            details.insert(0, f"{format_seconds(left)} left")
+        return details
 
 
 class Display:

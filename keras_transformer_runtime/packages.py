@@ -13,6 +13,7 @@ DISTRIBUTION = "keras-transformer-toolkit"
 DEPENDENCIES = {
     "keras": "keras>=3.15,<3.16",
     "numpy": "numpy>=2.0",
+    "rich": "rich>=14.0",
     "typer": "typer>=0.20",
 }
 EXTRAS = {
@@ -25,7 +26,6 @@ EXTRAS = {
         "sentencepiece": "sentencepiece>=0.2.1",
         "tensorflow": "tensorflow>=2.21",
         "tensorflow_text": "tensorflow-text>=2.21",
-        "tqdm": "tqdm>=4.67",
     },
     "jax": {"jax": "jax>=0.10"},
     "torch": {"torch": "torch>=2.13"},
@@ -49,7 +49,6 @@ EXTRAS = {
         "rapidfuzz": "rapidfuzz>=3.14",
         "sacrebleu": "sacrebleu>=2.6",
         "sentencepiece": "sentencepiece>=0.2.1",
-        "tqdm": "tqdm>=4.67",
     },
     "onnx": {"onnxruntime": "onnxruntime>=1.27", "tf2onnx": "tf2onnx>=1.17"},
     "hub": {

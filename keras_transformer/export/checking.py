@@ -1,9 +1,11 @@
 """Checks of a model before its export, and of the export against the model."""
 
+import contextlib
 import json
 import pathlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -132,31 +134,41 @@ def compare_texts(
     Raises `RuntimeError` if a text differs and its score differs by more than 1e-4 or
     is NaN, and `FloatingPointError` if the logits of the model are not finite.
     """
-    expected_texts, expected_scores = model.generate(
-        list(texts),
-        request.search,
-        request.max_length,
-        min_length=request.min_length,
-        return_scores=True,
-        seed=SEED,
-    )
+    count = len(texts)
+    inputs = {"text": list(texts), "prefix": [""] * count, "seed": [SEED] * count}
+    with _called_signature(folder, "nbest", inputs) as called:
+        expected_texts, expected_scores = model.generate(
+            list(texts),
+            request.search,
+            request.max_length,
+            min_length=request.min_length,
+            return_scores=True,
+            seed=SEED,
+        )
     if np.ndim(expected_scores) == 2:
         expected_texts = [best for best, *_ in expected_texts]
         expected_scores = expected_scores[:, 0]
-    count = len(texts)
-    inputs = {"text": list(texts), "prefix": [""] * count, "seed": [SEED] * count}
-    served = _call_signature(folder, "nbest", inputs)
+    served = called.result()
     names = [repr(text) for text in texts]
     _compare(names, served["text"], expected_texts, served["score"], expected_scores)
 
 
-def _call_signature(
+@contextlib.contextmanager
+def _called_signature(
     folder: pathlib.Path, name: str, inputs: Mapping[str, object]
-) -> dict[str, list[Any]]:
-    """Returns the best hypotheses of a SavedModel that a child process loads."""
-    output = run_python(_CALL_SIGNATURE, [str(folder), name, inputs])
-    found: dict[str, list[Any]] = json.loads(output.splitlines()[-1])
-    return found
+) -> Iterator["Future[dict[str, list[Any]]]"]:
+    """Yields the best hypotheses of a SavedModel that a child process loads.
+
+    The process computes them while the block runs.
+    """
+
+    def call() -> dict[str, list[Any]]:
+        output = run_python(_CALL_SIGNATURE, [str(folder), name, inputs])
+        found: dict[str, list[Any]] = json.loads(output.splitlines()[-1])
+        return found
+
+    with ThreadPoolExecutor(1) as executor:
+        yield executor.submit(call)
 
 
 def sample_arrays(model: GenerativeModel) -> np.ndarray:
@@ -195,11 +207,12 @@ def compare_tokens(
     model: GenerativeModel, folder: pathlib.Path, request: Request, arrays: np.ndarray
 ) -> None:
     """Compares the token ids of a SavedModel with the model's; see `compare_texts`."""
-    expected = search_arrays(model, request, arrays)
     file = folder.with_suffix(".npy")
     np.save(file, arrays)
     inputs = {"source": str(file), "seed": [SEED] * len(arrays)}
-    served = _call_signature(folder, "tokens", inputs)
+    with _called_signature(folder, "tokens", inputs) as called:
+        expected = search_arrays(model, request, arrays)
+    served = called.result()
     rows = zip(served["token_ids"], served["length"], strict=True)
     found_ids = [row[:length] for row, length in rows]
     names = [f"source {number} of the check" for number in range(len(arrays))]

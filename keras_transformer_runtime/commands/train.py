@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import inspect
 import pathlib
+import shlex
 from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -97,9 +98,8 @@ def train_command(**options: Any) -> None:
             typer.echo(line)
     typer.echo(f"{'weights':12}{figures.weights}")
     typer.echo(f"{'model':12}{pathlib.Path(recipe.output, 'model.keras')}")
-    if recipe.model == "seq2seq":
-        penalty = f"--length-penalty {figures.length_penalty}"
-        typer.echo(f"{'search':12}--num-beams {recipe.num_beams} {penalty}")
+    command = "translate" if recipe.model == "seq2seq" else "generate"
+    typer.echo(f"{'use':12}keras-transformer {command} {shlex.quote(recipe.output)}")
 
 
 def _files_or_fraction(values: list[str] | float | None) -> list[str] | float | None:

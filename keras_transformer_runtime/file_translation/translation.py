@@ -11,11 +11,12 @@ import pathlib
 import re
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
+from typing import BinaryIO, TypeAlias, cast
 
 import numpy as np
 
 from keras_transformer_runtime.arguments import check_ints, check_one_of
+from keras_transformer_runtime.display import Display, Stage
 from keras_transformer_runtime.engines.engine import (
     Engine,
     Hypothesis,
@@ -31,9 +32,6 @@ from keras_transformer_runtime.file_translation.line_windows import (
 )
 from keras_transformer_runtime.file_translation.unfinished_file import UnfinishedFile
 from keras_transformer_runtime.files import check_new_file, written_whole
-
-if TYPE_CHECKING:  # Only a translation requires the package.
-    from tqdm import tqdm
 
 Hypotheses: TypeAlias = list[Hypothesis]  # of a line, best first
 # Aligns the words of texts with those of their translations; `Engine.align`.
@@ -107,9 +105,9 @@ def translate_file(
         if too_long == "error":
             text.check_lengths(done, window)
         writer = _LineWriter(n_best, distinct_texts, align)
-        with _progress_bar(text.lines, verbose, done) as bar:
+        with _progress(text.lines, verbose, done) as stage:
             parts = text.windows(done, window)
-            found = _translated(translator, parts, batch_size, writer, bar)
+            found = _translated(translator, parts, batch_size, writer, stage)
             with contextlib.closing(found):  # which ends the workers
                 for part, written, truncated in found:
                     left_empty = int(part.too_long.sum())
@@ -144,10 +142,10 @@ def translate_stream(
         text = PipeLines(source, "standard input", side, check_lengths)
     count = left_empty = truncated = 0
     writer = _LineWriter(n_best, distinct_texts, align)
-    with _progress_bar(text.lines, verbose) as bar:
+    with _progress(text.lines, verbose) as stage:
         parts = text.windows(0, window)
         for part, written, cut in _translated(
-            translator, parts, batch_size, writer, bar
+            translator, parts, batch_size, writer, stage
         ):
             target.write(written.encode())
             target.flush()
@@ -180,12 +178,12 @@ def written_at_once(
             yield cast(BinaryIO, compressed)
 
 
-def _progress_bar(lines: int | None, verbose: int, done: int = 0) -> "tqdm":
-    """Returns a progress bar, which is shown only in a terminal or a notebook."""
-    from tqdm.auto import tqdm
-
-    disable = None if verbose else True
-    return tqdm(total=lines, initial=done, unit=" sentences", disable=disable)
+def _progress(
+    lines: int | None, verbose: int, done: int = 0
+) -> contextlib.AbstractContextManager[Stage]:
+    """Shows the progress in a terminal or a notebook, and not elsewhere."""
+    stage = Stage("Translating", lines, done, unit="sentences")
+    return Display(None if verbose else 0).motion(stage)
 
 
 def _warn_of_empty_lines(count: int, text: FileLines | PipeLines) -> None:
@@ -202,7 +200,7 @@ def _translated(
     parts: Iterator[LineWindow],
     batch_size: int,
     writer: "_LineWriter",
-    bar: "tqdm",
+    stage: Stage,
 ) -> Generator[tuple[LineWindow, str, int]]:
     """Yields each window with its translations, and how many may lack their ends.
 
@@ -217,11 +215,11 @@ def _translated(
     )
     for part, batches in planned:
         hypotheses = [[Hypothesis("")] for _ in part.lines]
-        bar.update(len(hypotheses) - sum(map(len, batches)))
+        stage.done += len(hypotheses) - sum(map(len, batches))
         for places in batches:
             for place, row in zip(places, next(found), strict=True):
                 hypotheses[place] = row
-            bar.update(len(places))
+            stage.done += len(places)
         written = writer.write(part, hypotheses)
         yield part, written, sum(row[0].truncated for row in hypotheses)
 

@@ -89,7 +89,8 @@ def test_lengths_have_the_least_padding_of_all_choices(max_shapes):
 def test_a_further_shape_saves_the_padding_of_some_batches():
     lengths = np.random.default_rng(5).integers(3, 61, [4999, 1]) * [1, 1]
     sizes = {
-        number: size(lengths, choose_lengths(lengths, number)) for number in range(1, 13)
+        number: size(lengths, choose_lengths(lengths, number))
+        for number in range(1, 13)
     }
     for tokens_per_batch, batches in ((1024, 4), (8192, 4), (200_000, 4)):
         least = batches * 2 * tokens_per_batch

@@ -458,12 +458,10 @@ def test_the_bar_counts_sentences(folder, monkeypatch, capsys):
     translate_and_kill(1, overwrite=True)
     translate(Shouter(), overwrite=True, verbose=1)
     bar = terminal.getvalue()
-    assert " 5/12 [" in bar and " 12/12 [" in bar
-    assert " sentences/s]" in bar
-    assert " 0/12" not in bar
+    assert "Translating" in bar and "100 %" in bar and "12 sentences" in bar
     terminal.truncate(0)
     translate_stream(Shouter(), "source", io.BytesIO(), GREEDY, verbose=1)
-    assert " 12/12 [" in terminal.getvalue()
+    assert "12 sentences" in terminal.getvalue()
 
 
 # Errors.

@@ -107,7 +107,10 @@ for arguments, package in json.loads(sys.argv[2]):
         saved[name] = sys.modules.pop(name, None)
     sys.modules[package or "none"] = None
     sys.argv = ["keras-transformer", *arguments]
-    with contextlib.redirect_stderr(io.StringIO()) as stream:
+    with (
+        contextlib.redirect_stderr(io.StringIO()) as stream,
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
         try:
             main()
         except SystemExit as stop:

@@ -74,10 +74,12 @@ def test_options_become_a_recipe(recipes):
         lowercase=True,
     )
     assert recipes == [recipe]
-    assert result.output.splitlines() == [
+    loading, *lines = result.output.splitlines()
+    assert loading.startswith("Loading Keras and TensorFlow  ")
+    assert lines == [
         "weights     epoch 7, the last",
         "model       runs/a/model.keras",
-        "search      --num-beams 5 --length-penalty 0.6",
+        "use         keras-transformer translate runs/a",
     ]
 
 
