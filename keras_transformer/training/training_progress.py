@@ -115,7 +115,7 @@ class TrainingProgress(keras.callbacks.Callback):
         self._done = 0, 0.0
         self._learning_rate: Callable[[int], dict[str, float]] | None = None
         self._name = f"Epoch {epoch + 1}/{self.params['epochs']}"
-        self._stage = Stage(self._name)
+        self._stage = Stage(self._name, self._steps)
         self._motion.enter_context(self._display.motion(self._stage))
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:

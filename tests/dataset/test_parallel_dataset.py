@@ -159,8 +159,7 @@ def test_statistics():
     data = make_dataset(pairs=[("ab", "x"), ("c", "gfe"), ("", "x")])
     assert data.tokens_per_epoch == 2 + 4
     assert str(data).splitlines() == [
-        "3 pairs read, 2 kept (dropped: empty 1, max_source_length 0, "
-        "max_target_length 0, max_length_ratio 0, duplicate 0)",
+        "3 pairs read, 2 kept, dropped: empty 1",
         "1 batches per epoch in 1 shapes, 21.4% padding",
         "source_length target_length   rows batches",
         "            3             4      2       1",
