@@ -33,6 +33,11 @@ from keras_transformer_runtime.runs.recipe import Recipe
 
 Row: TypeAlias = dict[str, str | float]
 
+# Of what follows the last epoch, for the time left: beam searches of the validation
+# text, each as long as the validation of an epoch, and the export on two cores.
+SEARCHES_AFTER = 4
+EXPORT_SECONDS = 30.0
+
 
 def finish(run: PreparedRun, display: Display) -> TrainingResult:
     """Selects the weights of a trained model, evaluates, saves and exports it."""
@@ -102,6 +107,10 @@ def fit(run: PreparedRun, display: Display) -> None:
             run.data.train.tokens_per_epoch,
             metrics=["loss", "val_loss", *shown],
             verbose=display.verbose,
+            seconds_after=lambda validation: (
+                SEARCHES_AFTER * validation * recipe.selection
+                + EXPORT_SECONDS * recipe.export
+            ),
         ),
     ]
     if is_first_process():
