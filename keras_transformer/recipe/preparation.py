@@ -126,7 +126,8 @@ def _print_plan(
         facts["Prompts"] = f"{place} a text"
     position = latest_position(plan["output"])
     if position is not None and position.epochs < plan["epochs"]:
-        facts["Resuming"] = f"at {position.resumes_at} of {plan['epochs']}"
+        epoch = f"epoch {position.epochs + 1} of {plan['epochs']}"
+        facts["Resuming"] = f"at {epoch}, batch {position.batches + 1}"
     for name, fact in facts.items():
         display.print(f"{name:16} {fact}")
 

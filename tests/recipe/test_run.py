@@ -390,7 +390,10 @@ def test_a_run_with_the_training_text_alone(options, tmp_path, capsys):
     assert epochs == ["1/2", "2/2"]
     assert "Reading the text  " in output and "nan" not in output
     # A resumed run makes the same choices.
-    prepare(Recipe(**{**given, "epochs": 4, "verbose": 0}), Display(0))
+    capsys.readouterr()
+    prepare(Recipe(**{**given, "epochs": 4, "verbose": 0}), Display(2))
+    output = capsys.readouterr().out
+    assert "Resuming         at epoch 3 of 4, batch 1\n" in output
     resumed = read_options(tmp_path / "results/options.toml")
     assert resumed == {**written, "epochs": 4, "verbose": 0}
 
