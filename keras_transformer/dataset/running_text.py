@@ -25,7 +25,7 @@ from keras_transformer_runtime.arguments import (
     check_unicode,
 )
 from keras_transformer_runtime.text_files import FilePath, path_list
-from keras_transformer_runtime.text_rows import TextRows, table_form
+from keras_transformer_runtime.text_rows import TextRows
 
 DOCUMENTS = ("file", "line", "paragraph", None)
 LINES_AT_ONCE = 4096
@@ -459,8 +459,11 @@ def text_documents(
 
 def has_rows(path: FilePath, column: str | None) -> bool:
     """Returns whether a file of running text has columns, of which one is the text."""
-    form = table_form(path)
-    return form is not None and not (form == "tsv" and column is None)
+    return bool(_rows(path, column).names)
+
+
+def _rows(path: FilePath, column: str | None) -> TextRows:
+    return TextRows.of(path, None if column is None else [column], 1)
 
 
 def _texts(
@@ -468,10 +471,11 @@ def _texts(
 ) -> Iterator[Iterator[str]]:
     """Yields the lines, with their endings, of each file or of each row of it."""
     for path in path_list(files):
-        if not has_rows(path, column):
+        rows = _rows(path, column)
+        if not rows.names:
             yield _lines(path)
             continue
-        for (text,) in TextRows.of(path, None if column is None else [column], 1):
+        for (text,) in rows:
             # One text without documents has the rows one below the other.
             is_open = documents is None and not text.endswith("\n")
             yield io.StringIO(f"{text}\n" if is_open else text, newline="\n")

@@ -158,6 +158,15 @@ def open_corpora(
         )
     if source is None:
         return [ListedPairs(pairs if pairs is not None else ())]
+    return [*open_files(source, target, columns)]
+
+
+def open_files(
+    source: Paths,
+    target: Paths | Sequence[FilePath | None] | None,
+    columns: Sequence[str] | None = None,
+) -> list[FilePairs]:
+    """Opens one corpus for each file or for each pair of files."""
     sources = path_list(source)
     if not sources:
         raise ValueError(
