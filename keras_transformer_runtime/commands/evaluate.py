@@ -178,8 +178,8 @@ def evaluate_command(
         typer.echo("Engine: Keras, for the perplexity of running text", err=True)
         opened = open_engine(command, model, EngineName.keras, {})
     kind = documents_of_run(model) or "file" if documents is None else documents
-    text = _read_running_text(source, kind, columns)
-    _evaluate_running_text(opened, text, context, stride, batch_size)
+    texts = _read_running_text(source, kind, columns)
+    _evaluate_running_text(opened, texts, context, stride, batch_size)
 
 
 def _refuse(options: Mapping[str, object], use: str, received: str) -> None:

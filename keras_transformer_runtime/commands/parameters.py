@@ -9,7 +9,7 @@ from typer.core import TyperCommand
 
 
 class ManyValuesCommand(TyperCommand):
-    """A command whose options may have several values in a row, behind its arguments."""
+    """A command whose options, after its arguments, may have several values."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options = [option for option in self.params if option.multiple]
