@@ -357,11 +357,11 @@ def text_dataset(
             "`CharacterTokenizer.train(lines=open(path))`, or use `documents='line'`.",
             stacklevel=2,
         )
-    if min(sizes) < 2:
+    if min(sizes, default=0) < 2:
         where = "The text" if weights is None else "Each file"
         raise ValueError(
             f"{where} must have at least two tokens, of which one is predicted from "
-            f"the other; received {min(sizes)}."
+            f"the other; received {min(sizes, default=0)}."
         )
     begins = itertools.accumulate(sizes, initial=0)
     parts = tuple(

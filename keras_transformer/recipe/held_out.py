@@ -16,7 +16,11 @@ from keras_transformer.dataset.running_text import (
 from keras_transformer.dataset.text_pairs import Pair
 from keras_transformer.recipe.plan import Plan
 from keras_transformer_runtime.files import written_whole
-from keras_transformer_runtime.runs.corpora import CorpusFiles, split_corpora
+from keras_transformer_runtime.runs.corpora import (
+    CorpusFiles,
+    split_corpora,
+    weights_of,
+)
 from keras_transformer_runtime.text_rows import table_form
 
 Shares: TypeAlias = dict[str, float]  # fractions that are held out, by their part
@@ -43,6 +47,14 @@ class TextFiles(NamedTuple):
     train: list[CorpusFiles]
     valid: list[CorpusFiles]
     test: list[CorpusFiles] | None
+
+
+def describe_weights(corpora: Sequence[CorpusFiles]) -> str:
+    """Returns the weights of corpora as the end of a phrase; "" without weights."""
+    weights = weights_of(corpora)
+    if weights is None:
+        return ""
+    return f", weights {':'.join(f'{weight:g}' for weight in weights)}"
 
 
 def default_fraction(pairs: int) -> float:

@@ -15,6 +15,7 @@ from keras_transformer.recipe.held_out import (
     TextFiles,
     are_held_out_whole,
     default_text_fraction,
+    describe_weights,
     given_corpora,
     hold_out_text,
     text_files,
@@ -101,7 +102,8 @@ class LanguageModelTask(Task):
         return Datasets(self._train_data, self._valid_data)
 
     def describe_data(self) -> tuple[str, str]:
-        return _describe(self._train_data), _describe(self._valid_data)
+        train = _describe(self._train_data) + describe_weights(self._files.train)
+        return train, _describe(self._valid_data)
 
     def padded_tokens(self) -> float:
         data = self._train_data

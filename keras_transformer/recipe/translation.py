@@ -22,6 +22,7 @@ from keras_transformer.recipe.held_out import (
     ParallelText,
     TextFiles,
     default_fraction,
+    describe_weights,
     given_corpora,
     hold_out,
     text_files,
@@ -99,7 +100,8 @@ class ParallelTask(Task):
         )
 
     def describe_data(self) -> tuple[str, str]:
-        return _describe(self._train_data), _describe(self._valid_data)
+        train = _describe(self._train_data) + describe_weights(self._files.train)
+        return train, _describe(self._valid_data)
 
     def padded_tokens(self) -> float:
         return sum(
