@@ -25,7 +25,7 @@ _FORMS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _STRIDE = 4096  # rows between two places of an index
 _DELIMITERS = ",;\t"  # of a CSV file: the first one that its header contains
 _LONGEST_TEXT = 10**8  # characters of a CSV column, in place of 131,072
-_NUMBERS = {1: "one column", 2: "two columns, source and target"}
+_NUMBERS = {1: "one column", 2: "two columns, source and target,"}
 
 
 def table_form(path: FilePath) -> str | None:
@@ -238,7 +238,7 @@ def _find_columns(
     if columns is None or [names.count(name) for name in columns] != [1] * width:
         received = "no `columns`" if columns is None else f"`columns={[*columns]}`"
         raise ValueError(
-            f"`columns` must name {_NUMBERS[width]}, of `{path}`; received {received}, "
+            f"`columns` must name {_NUMBERS[width]} of `{path}`; received {received}, "
             f"and the file has the columns {', '.join(map(repr, names))}. Give "
             f"{'the name of one' if width == 1 else 'two'} of these."
         )

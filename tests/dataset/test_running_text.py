@@ -146,7 +146,7 @@ def test_weights_are_shares_of_the_windows(letters, tmp_path):
         ({"weights": [1, 0]}, "`weights` must be one number above 0 for each file"),
         ({"weights": [1, 1], "shuffle": False}, "`weights` must be `None` without"),
         ({"weights": [1, 1], "documents": "line"}, "Each file must have at least two"),
-        ({"column": "b"}, "must name one column, of .*'a'"),
+        ({"column": "b"}, "must name one column of .*'a'"),
     ],
 )
 def test_bad_weights_and_columns(letters, tmp_path, options, message):
