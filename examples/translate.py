@@ -2,7 +2,7 @@ r"""Train a translation model on parallel text and translate with it.
 
 The script runs the recipe of the command `keras-transformer train`, which has more
 options. docs/training.md describes them, and the steps of a run. A text is two files,
-or one file with a tab between source and target.
+or one file with a tab between source and target; docs/data.md has further forms.
 
     python examples/translate.py --train train.en train.de \
         --valid val.en val.de --test test.en test.de --output runs/en-de

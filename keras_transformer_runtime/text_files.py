@@ -1,4 +1,4 @@
-r"""Text files in UTF-8, plain or gzip: reading, checking and indexing their lines.
+r"""Text files in UTF-8, plain or gzip: reading and checking their lines.
 
 A line ends with `\n` or `\r\n`, and with nothing else. Other separators of Unicode,
 such as U+0085 and U+2028, are characters of a line. A file with a `\r` elsewhere is an
@@ -6,21 +6,16 @@ error, since programs disagree on whether it ends a line.
 """
 
 import codecs
-import dataclasses
 import gzip
 import io
-import itertools
 import os
 import pathlib
-import weakref
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 FilePath: TypeAlias = str | os.PathLike[str]
 Paths: TypeAlias = FilePath | Sequence[FilePath]
-
-_STRIDE = 4096  # Lines between two indexed offsets.
 
 
 def path_list(paths: Paths) -> list[pathlib.Path]:
@@ -35,9 +30,6 @@ def path_list(paths: Paths) -> list[pathlib.Path]:
     if isinstance(paths, str | os.PathLike):
         return [pathlib.Path(paths)]
     return [pathlib.Path(path) for path in paths]
-
-
-# Reading from the first line on.
 
 
 def read_lines(path: FilePath) -> Iterator[str]:
@@ -59,11 +51,15 @@ def read_lines(path: FilePath) -> Iterator[str]:
         yield decode_line(line, path, number)
 
 
-def numbered_lines(path: FilePath) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(
+    path: FilePath, offset: int = 0, skipped: int = 0
+) -> Iterator[tuple[int, bytes]]:
     """Reads a plain or gzip file line by line, without decoding the lines.
 
     Args:
         path: path of the file.
+        offset: number of bytes of the uncompressed text to skip.
+        skipped: number of lines in these bytes.
 
     Yields:
         Tuples of the line number, counted from 1, and the line with its line ending.
@@ -71,10 +67,12 @@ def numbered_lines(path: FilePath) -> Iterator[tuple[int, bytes]]:
     Raises:
         ValueError: if the file is empty, or if a compressed file is damaged.
     """
-    number = 0
+    number = skipped
     try:
         with open_text(path) as file:
-            for number, line in enumerate(file, start=1):
+            if offset:  # A pipe cannot be sought.
+                file.seek(offset)
+            for number, line in enumerate(file, start=skipped + 1):
                 yield number, line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(
@@ -143,83 +141,3 @@ def decode_line(line: bytes, path: FilePath, number: int) -> str:
             "remove it with `tr -d '\\r'`."
         )
     return text
-
-
-# Reading from any line on.
-
-
-@dataclasses.dataclass(frozen=True)
-class LineIndex:
-    """Byte offsets of the lines of a text file.
-
-    Attributes:
-        lines: number of lines in the file.
-        offsets: byte offset of every 4096th line in the uncompressed text.
-        checksum: CRC-32 of the uncompressed text.
-    """
-
-    lines: int
-    offsets: tuple[int, ...]
-    checksum: int
-
-    @classmethod
-    def of(cls, path: FilePath) -> Self:
-        """Reads a whole file, checks that it is valid UTF-8, and indexes its lines.
-
-        Args:
-            path: path of the file, plain or gzip (`.gz`).
-
-        Returns:
-            The `LineIndex`.
-
-        Raises:
-            ValueError: if a line is not valid UTF-8.
-        """
-        number, offset, offsets, checksum = 0, 0, [0], 0
-        for number, line in numbered_lines(path):
-            decode_line(line, path, number)
-            offset += len(line)
-            checksum = zlib.crc32(line, checksum)
-            if number % _STRIDE == 0:
-                offsets.append(offset)
-        return cls(number, tuple(offsets), checksum)
-
-
-class LineReader:
-    """Reads ranges of lines of a file. Consecutive ranges are read fastest.
-
-    Args:
-        path: path of the file, plain or gzip (`.gz`).
-        index: index of its lines.
-    """
-
-    def __init__(self, path: FilePath, index: LineIndex):
-        self._path = path
-        self._index = index
-        self._file = open_text(path)
-        self._line = 0
-        weakref.finalize(self, self._file.close)
-
-    def read(self, start: int, stop: int) -> list[str]:
-        """Returns the lines `start` to `stop`, exclusive, counted from 0.
-
-        Raises:
-            ValueError: if the file has fewer lines than when it was indexed.
-        """
-        if start != self._line:
-            block, skip = divmod(start, _STRIDE)
-            self._file.seek(self._index.offsets[block])
-            for _ in itertools.islice(self._file, skip):
-                pass
-        self._line = stop
-        lines = list(itertools.islice(self._file, stop - start))
-        if len(lines) < stop - start:
-            raise ValueError(
-                f"`{self._path}` must be a file that can be read again and does not "
-                f"change; it had {self._index.lines} lines and now has "
-                f"{start + len(lines)}. Write the output of a pipe to a file first."
-            )
-        return [
-            decode_line(line, self._path, number)
-            for number, line in enumerate(lines, start=start + 1)
-        ]

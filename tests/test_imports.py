@@ -35,7 +35,7 @@ ORDER = (
     {"runtime.runs"},
     {"runtime.evaluation", "runtime.file_translation", "runtime.serving"},
     {"runtime.engines", "runtime.phrase_dictionary"},
-    {"runtime.tokenizers"},
+    {"runtime.text_rows", "runtime.tokenizers"},
     {"runtime.bleu", "runtime.hub", "runtime.model_paths", "runtime.text_files"},
     {"runtime.display", "runtime.tensorflow_import", "runtime.text_scores"},
     {"runtime.arguments", "runtime.files", "runtime.packages", "runtime.presets"},

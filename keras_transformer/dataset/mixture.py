@@ -80,7 +80,7 @@ class Mixture:
 
 
 def parse_weights(weights: Iterable[float] | None, files: int) -> list[float] | None:
-    """Returns the `weights` of `parallel_dataset` as floats, one above 0 per file."""
+    """Returns the `weights` of a dataset as floats, one above 0 per file."""
     if weights is None:
         return None
     try:
@@ -89,7 +89,7 @@ def parse_weights(weights: Iterable[float] | None, files: int) -> list[float] | 
         numbers = []
     if len(numbers) != files or not all(0 < number < math.inf for number in numbers):
         raise ValueError(
-            "`weights` must be one number above 0 for each source file; received "
+            "`weights` must be one number above 0 for each file; received "
             f"`weights={weights!r}` for {files}. Remove the files that get no share."
         )
     return numbers

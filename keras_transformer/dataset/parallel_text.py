@@ -35,6 +35,7 @@ from keras_transformer.dataset.token_rows import Tokenizers
 from keras_transformer.dataset.windows import PairWindow, Prefetcher, WindowLoader
 from keras_transformer.text import Paths, Tokenizer
 from keras_transformer_runtime.arguments import check_ints
+from keras_transformer_runtime.text_files import FilePath
 
 
 class ParallelDataset(EpochDataset[PairWindow, BatchArrays]):
@@ -153,9 +154,10 @@ class ParallelDataset(EpochDataset[PairWindow, BatchArrays]):
 
 def parallel_dataset(
     source: Paths | None = None,
-    target: Paths | None = None,
+    target: Paths | Sequence[FilePath | None] | None = None,
     *,
     pairs: Iterable[Pair] | None = None,
+    columns: Sequence[str] | None = None,
     source_tokenizer: Tokenizer,
     target_tokenizer: Tokenizer,
     weights: Sequence[float] | None = None,
@@ -195,10 +197,15 @@ def parallel_dataset(
 
     Args:
         source: one path or several paths of files, plain or gzip (`.gz`), with one
-            sentence per line. Without `target`: files with two columns, source and
-            target, separated by a tab.
+            sentence per line. Without `target`: files with sources and targets, whose
+            ending is their form: `.csv`, `.jsonl` or `.ndjson`; others have a tab
+            between source and target.
         target: as many paths as `source`; line n translates line n of the source.
+            `None` in place of a path: the file of `source` has sources and targets.
         pairs: iterable of `(source, target)` strings, instead of files.
+        columns: names of the columns of source and target, `a.b` for the name `b` in
+            the object `a` of a JSONL file. A TSV file (`.tsv`) has a header if they are
+            given. `None`: CSV and JSONL files must have two columns.
         source_tokenizer: `Tokenizer` of the source.
         target_tokenizer: `Tokenizer` of the target, which may be the same.
         weights: list of numbers above 0, the relative share of each file in an epoch or
@@ -291,7 +298,7 @@ def parallel_dataset(
     tokenizers = Tokenizers.checked(source_tokenizer, target_tokenizer)
     sampling = SubwordSampling(tokenizers, (source_sampling, target_sampling), seed)
     preparation = PairPreparation(tokenizers, pair_filter, drop_duplicates, sampling)
-    corpora = open_corpora(source, target, pairs)
+    corpora = open_corpora(source, target, pairs, columns)
     weights = parse_weights(weights, len(corpora))
     pair_source = _pair_source(corpora, weights, preparation, window)
     plan = BatchPlan.of(pair_source, tokens_per_batch, max_shapes, batch_size_multiple)

@@ -1,23 +1,19 @@
-"""Reading of text pairs: parallel files, two-column files, or pairs in memory."""
+"""Reading of text pairs: parallel files, files of two columns, or pairs in memory."""
 
 import abc
 import functools
 import itertools
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn, TypeAlias
 
 import numpy as np
 
-from keras_transformer.text import (
-    LineIndex,
-    LineReader,
-    Paths,
-    path_list,
-    read_lines,
-)
+from keras_transformer.text import Paths, path_list
 from keras_transformer_runtime.arguments import check_unicode
+from keras_transformer_runtime.text_files import FilePath
+from keras_transformer_runtime.text_rows import Row, RowIndex, TextRows
 
 Pair: TypeAlias = tuple[str, str]
 PairReader: TypeAlias = Callable[[int, int], list[Pair]]
@@ -87,96 +83,71 @@ class ListedPairs(Corpus):
         return lambda start, stop: self._pairs[start:stop]
 
 
-class TwoColumnFile(Corpus):
-    """Pairs of a file with a source, a tab and a target on each line."""
+class FilePairs(Corpus):
+    """Pairs of one file with two texts in a row, or of two files of lines.
 
-    def __init__(self, path: os.PathLike[str]) -> None:
-        self._path = path
+    Args:
+        files: one `TextRows` with rows of two texts; or two with rows of one text, of
+            which row n of one translates row n of the other.
+    """
 
-    def __iter__(self) -> Iterator[Pair]:
-        return itertools.starmap(self._split, enumerate(read_lines(self._path)))
-
-    def count(self) -> int:
-        return self._index.lines
-
-    def checksum(self) -> int:
-        return self._index.checksum
-
-    def reader(self) -> PairReader:
-        lines = LineReader(self._path, self._index)
-
-        def read(start: int, stop: int) -> list[Pair]:
-            return list(map(self._split, range(start, stop), lines.read(start, stop)))
-
-        return read
-
-    @functools.cached_property
-    def _index(self) -> LineIndex:
-        for _ in self:  # Reports a line without two columns before training starts.
-            pass
-        return LineIndex.of(self._path)
-
-    def _split(self, index: int, line: str) -> Pair:
-        columns = line.split("\t")
-        if len(columns) != 2:
-            raise ValueError(
-                "A file with sources and targets must have two columns separated by a "
-                f"tab; line {index + 1} of `{self._path}` has {len(columns)}. Fix the "
-                "line, or pass two files, the sources and the targets."
-            )
-        return columns[0], columns[1]
-
-
-class ParallelFiles(Corpus):
-    """Pairs of two files: line n of one translates line n of the other."""
-
-    def __init__(self, source: os.PathLike[str], target: os.PathLike[str]) -> None:
-        self._paths = source, target
+    def __init__(self, *files: TextRows) -> None:
+        self.files = files
 
     def __iter__(self) -> Iterator[Pair]:
-        rows = itertools.zip_longest(*map(read_lines, self._paths))
-        for index, (source, target) in enumerate(rows):
-            if source is None or target is None:
+        rows = itertools.zip_longest(*self.files)
+        for index, row in enumerate(rows):
+            if None in row:
                 longer = index + 1 + sum(1 for _ in rows)
-                self._raise_unequal(*(index, longer)[:: 1 if source is None else -1])
-            yield source, target
+                self._raise_unequal([index if each is None else longer for each in row])
+            yield _pair(row)
 
     def count(self) -> int:
-        return self._indexes[0].lines
+        return self._indexes[0].rows
 
     def checksum(self) -> int:
-        return checksum_of(*(index.checksum for index in self._indexes))
+        names = [name for each in self.files for name in each.names]
+        return checksum_of(*(index.checksum for index in self._indexes), *names)
 
     def reader(self) -> PairReader:
-        sides = [
-            LineReader(path, index)
-            for path, index in zip(self._paths, self._indexes, strict=True)
-        ]
+        sides = [each.reader() for each in self.files]
 
         def read(start: int, stop: int) -> list[Pair]:
-            return list(zip(*(side.read(start, stop) for side in sides), strict=True))
+            rows = zip(*(side.read(start, stop) for side in sides), strict=True)
+            return list(map(_pair, rows))
 
         return read
 
     @functools.cached_property
-    def _indexes(self) -> list[LineIndex]:
-        indexes = list(map(LineIndex.of, self._paths))
-        if indexes[0].lines != indexes[1].lines:
-            self._raise_unequal(indexes[0].lines, indexes[1].lines)
+    def _indexes(self) -> list[RowIndex]:
+        indexes = [each.index for each in self.files]
+        counts = [index.rows for index in indexes]
+        if len(set(counts)) > 1:
+            self._raise_unequal(counts)
         return indexes
 
-    def _raise_unequal(self, source_lines: int, target_lines: int) -> NoReturn:
+    def _raise_unequal(self, counts: Sequence[int]) -> NoReturn:
+        source, target = (
+            f"{count:,} in `{each.path}`"
+            for count, each in zip(counts, self.files, strict=True)
+        )
         raise ValueError(
             "`source` and `target` must have the same number of lines; received "
-            f"{source_lines:,} in `{self._paths[0]}` and {target_lines:,} in "
-            f"`{self._paths[1]}`. Line n of one must translate line n of the other."
+            f"{source} and {target}. Line n of one must translate line n of the other."
         )
+
+
+def _pair(row: Sequence[Row]) -> Pair:
+    """Returns the two texts of a row of one or two files."""
+    source, target = itertools.chain.from_iterable(row)
+    return source, target
 
 
 def open_corpora(
     source: Paths | None,
-    target: Paths | None,
+    target: Paths | Sequence[FilePath | None] | None,
     pairs: Iterable[Pair] | None = None,
+    columns: Sequence[str] | None = None,
 ) -> list[Corpus]:
     """Opens one corpus for each file, for each pair of files, or for `pairs`."""
     if (source is None) == (pairs is None) or (source is None and target is not None):
@@ -187,44 +158,64 @@ def open_corpora(
         )
     if source is None:
         return [ListedPairs(pairs if pairs is not None else ())]
+    return [*open_files(source, target, columns)]
+
+
+def open_files(
+    source: Paths,
+    target: Paths | Sequence[FilePath | None] | None,
+    columns: Sequence[str] | None = None,
+) -> list[FilePairs]:
+    """Opens one corpus for each file or for each pair of files."""
     sources = path_list(source)
     if not sources:
         raise ValueError(
             "`source` must contain at least one path; received an empty list. Check "
             "how the list is created."
         )
-    if target is None:
-        return [TwoColumnFile(path) for path in sources]
-    targets = path_list(target)
+    if isinstance(target, str | os.PathLike):
+        target = [target]
+    targets = [None] * len(sources) if target is None else [*target]
     if len(sources) != len(targets):
         raise ValueError(
             "`source` and `target` must contain equally many paths; received "
             f"{len(sources)} and {len(targets)} paths. Pass one target file for each "
             "source file."
         )
-    return [ParallelFiles(*files) for files in zip(sources, targets, strict=True)]
+    return [
+        FilePairs(TextRows.of(file, columns, 2))
+        if other is None
+        else FilePairs(TextRows.of_lines(file), TextRows.of_lines(other))
+        for file, other in zip(sources, targets, strict=True)
+    ]
 
 
 def read_pairs(
     source: Paths | None = None,
-    target: Paths | None = None,
+    target: Paths | Sequence[FilePath | None] | None = None,
     pairs: Iterable[Pair] | None = None,
+    columns: Sequence[str] | None = None,
 ) -> list[Pair]:
     """Reads the (source, target) texts of files, or those of `pairs`.
 
     Args:
         source: one path or several paths of files, plain or gzip (`.gz`), with one
-            sentence per line. Without `target`: files with two columns, source and
-            target, separated by a tab.
+            sentence per line. Without `target`: files with sources and targets, whose
+            ending is their form: `.csv`, `.jsonl` or `.ndjson`; others have a tab
+            between source and target.
         target: as many paths as `source`; line n translates line n of the source.
+            `None` in place of a path: the file of `source` has sources and targets.
         pairs: source and target texts, instead of files.
+        columns: names of the columns of source and target, `a.b` for the name `b` in
+            the object `a` of a JSONL file. A TSV file (`.tsv`) has a header if they are
+            given. `None`: CSV and JSONL files must have two columns.
 
     Returns:
         A list of (source, target) tuples.
 
     Raises:
         ValueError: if both or neither of `source` and `pairs` are given, or if files
-            are empty, not UTF-8 or not parallel.
+            are empty, not UTF-8, not parallel, or do not have the columns.
 
     Example:
 
@@ -232,4 +223,5 @@ def read_pairs(
     >>> read_pairs(pairs=[("a cat", "un chat")])
     [('a cat', 'un chat')]
     """
-    return list(itertools.chain.from_iterable(open_corpora(source, target, pairs)))
+    corpora = open_corpora(source, target, pairs, columns)
+    return list(itertools.chain.from_iterable(corpora))

@@ -12,12 +12,20 @@ from keras_transformer.models import CausalLM, GenerativeModel
 from keras_transformer.recipe.held_out import (
     SMALL_DOCUMENTS,
     TextFiles,
+    are_held_out_whole,
     default_text_fraction,
+    describe_weights,
+    given_corpora,
     hold_out_text,
     text_files,
 )
 from keras_transformer.recipe.model import new_causal_lm
-from keras_transformer.recipe.plan import Plan, choose_batches, choose_language_model
+from keras_transformer.recipe.plan import (
+    Plan,
+    choose_batches,
+    choose_columns,
+    choose_language_model,
+)
 from keras_transformer.recipe.result import (
     SAMPLING,
     LanguageModelFigures,
@@ -31,7 +39,9 @@ from keras_transformer.recipe.tokenizers import (
     count_tokens,
     make_text_tokenizer,
 )
+from keras_transformer_runtime.runs.corpora import CorpusFiles, weights_of
 from keras_transformer_runtime.runs.recipe import PlannedRecipe
+from keras_transformer_runtime.text_rows import TextRows
 from keras_transformer_runtime.text_scores import TextScores
 
 PROMPT = 20  # characters of a prompt with which an export is checked
@@ -44,24 +54,40 @@ class LanguageModelTask(Task):
 
     def __init__(self, plan: Plan, is_new: bool) -> None:
         super().__init__(plan, is_new)
-        plan.choose("documents", "file", "each file is a document")
+        self._column: str | None = (plan["columns"] or [None])[0]
+        self._given = given_corpora(plan, "train")
+        names = [
+            TextRows.of(file, plan["columns"], 1).names
+            for corpus in self._given
+            for file in corpus.files
+        ]
+        units = {"row" if each else "file" for each in names}
+        each = " and each ".join(sorted(units))
+        plan.choose("documents", "file", f"each {each} is a document")
+        if is_new:
+            choose_columns(plan, names)
         self._documents = None if plan["documents"] == "none" else plan["documents"]
 
     def read_texts(self) -> None:
         self._files = self._text_files()
-        self._valid = [*text_documents(self._files.valid, self._documents)]
-        test = self._files.test
-        self._test = [*text_documents(test, self._documents)] if test else self._valid
+        self._valid = self._read(self._files.valid)
+        self._test = self._read(self._files.test) if self._files.test else self._valid
         if self._is_new:
-            self._statistics = RunningTextStatistics.of(
-                self._files.train, self._documents
-            )
+            self._statistics = self._count(self._files.train)
 
     def make_tokenizers(self) -> Tokenizers:
-        pieces = text_pieces(self._files.train, self._documents)
+        files = _all_files(self._files.train)
+        pieces = text_pieces(files, self._documents, self._column)
         lines = (piece for piece in pieces if piece is not None)
         tokenizer = make_text_tokenizer(self._plan, self._statistics, lines)
         return Tokenizers(tokenizer, tokenizer)
+
+    def _read(self, corpora: list[CorpusFiles]) -> list[str]:
+        return [*text_documents(_all_files(corpora), self._documents, self._column)]
+
+    def _count(self, corpora: list[CorpusFiles]) -> RunningTextStatistics:
+        files = _all_files(corpora)
+        return RunningTextStatistics.of(files, self._documents, self._column)
 
     def choose_options(self, tokenizers: Tokenizers) -> None:
         text = self._statistics
@@ -75,7 +101,8 @@ class LanguageModelTask(Task):
         return Datasets(self._train_data, self._valid_data)
 
     def describe_data(self) -> tuple[str, str]:
-        return _describe(self._train_data), _describe(self._valid_data)
+        train = _describe(self._train_data) + describe_weights(self._files.train)
+        return train, _describe(self._valid_data)
 
     def context(self, recipe: PlannedRecipe) -> int:
         assert recipe.length is not None
@@ -106,26 +133,37 @@ class LanguageModelTask(Task):
         """Returns the files, after parts are held out from the training text."""
         plan, documents = self._plan, self._documents
         if plan["valid"] is None:
-            size = RunningTextStatistics.of(plan["train"], documents).characters
-            whole = f"{documents}s of the training text"
+            unit = f"{documents}s" if documents in SMALL_DOCUMENTS else "rows"
+            are_whole = {
+                are_held_out_whole(file, plan["documents"], self._column)
+                for file in _all_files(self._given)
+            }
+            held_out = [unit] * (True in are_whole) + ["end"] * (False in are_whole)
             plan.choose(
                 "valid",
-                default_text_fraction(size),
-                whole if documents in SMALL_DOCUMENTS else "end of the training text",
+                default_text_fraction(self._count(self._given).characters),
+                f"{' and '.join(held_out)} of the training text",
             )
         folder = pathlib.Path(plan["output"], "data")
         return text_files(
             plan,
             lambda shares: hold_out_text(
-                plan["train"], plan["documents"], shares, folder, self._is_new
+                self._given,
+                self._column,
+                plan["documents"],
+                shares,
+                folder,
+                self._is_new,
             ),
         )
 
     def _dataset(
-        self, files: list[str], tokenizers: Tokenizers, shuffle: bool
+        self, corpora: list[CorpusFiles], tokenizers: Tokenizers, shuffle: bool
     ) -> TextDataset:
         return text_dataset(
-            files,
+            _all_files(corpora),
+            column=self._column,
+            weights=weights_of(corpora),
             tokenizer=tokenizers.target,
             length=self._plan["length"],
             tokens_per_batch=self._plan["tokens_per_batch"],
@@ -134,6 +172,10 @@ class LanguageModelTask(Task):
             shuffle=shuffle,
             seed=self._plan["seed"],
         )
+
+
+def _all_files(corpora: list[CorpusFiles]) -> list[str]:
+    return [file for corpus in corpora for file in corpus.files]
 
 
 def _describe(data: TextDataset) -> str:

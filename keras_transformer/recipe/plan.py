@@ -1,6 +1,7 @@
 """The options that a run chooses from its training text, each with its reason."""
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from keras_transformer.dataset import ParallelDataset, TextDataset
@@ -49,6 +50,16 @@ class Plan:
     def recipe(self) -> PlannedRecipe:
         """Returns the complete options."""
         return PlannedRecipe.of(self._values)
+
+
+def choose_columns(plan: Plan, names: Iterable[Sequence[str]]) -> None:
+    """Notes which columns of the training text are used, if they are not given."""
+    # They are not set: the other texts may have other columns, or a TSV file none.
+    if plan["columns"] is None:
+        for each in dict.fromkeys(tuple(each) for each in names if each):
+            one = len(each) == 1
+            reason = "the only column" if one else "the two columns, in their order"
+            plan.choices.append(Choice("columns", " ".join(each), reason))
 
 
 def choose_model(plan: Plan, pairs: int, target_tokens: int) -> None:

@@ -88,12 +88,14 @@ class RunningTextStatistics(NamedTuple):
     sample: list[str]  # at most 100,000 lines
 
     @classmethod
-    def of(cls, files: list[str], documents: str | None) -> "RunningTextStatistics":
+    def of(
+        cls, files: list[str], documents: str | None, column: str | None = None
+    ) -> "RunningTextStatistics":
         """Reads a training text."""
         counts: collections.Counter[str] = collections.Counter()
 
         def counted() -> Iterator[str]:
-            for piece in text_pieces(files, documents):
+            for piece in text_pieces(files, documents, column):
                 if piece is None:
                     counts["documents"] += 1
                 else:

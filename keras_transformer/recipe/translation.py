@@ -10,8 +10,8 @@ import keras
 import numpy as np
 
 from keras_transformer import evaluation
-from keras_transformer.dataset import ParallelDataset, parallel_dataset, read_pairs
-from keras_transformer.dataset.text_pairs import Corpus, Pair, open_corpora
+from keras_transformer.dataset import ParallelDataset, parallel_dataset
+from keras_transformer.dataset.text_pairs import Corpus, FilePairs, Pair, open_files
 from keras_transformer.decoding import GreedySearch
 from keras_transformer.decoding.generation_options import search_of
 from keras_transformer.models import GenerativeModel, Seq2Seq
@@ -23,6 +23,8 @@ from keras_transformer.recipe.held_out import (
     ParallelText,
     TextFiles,
     default_fraction,
+    describe_weights,
+    given_corpora,
     hold_out,
     text_files,
 )
@@ -30,6 +32,7 @@ from keras_transformer.recipe.model import new_seq2seq
 from keras_transformer.recipe.plan import (
     Plan,
     choose_batches,
+    choose_columns,
     choose_metric,
     choose_model,
 )
@@ -46,6 +49,7 @@ from keras_transformer_runtime.engines.generation_options import (
     LENGTH_PENALTY,
     GenerationOptions,
 )
+from keras_transformer_runtime.runs.corpora import CorpusFiles, weights_of
 from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4)
@@ -61,10 +65,15 @@ class ParallelTask(Task):
     """Base class of the tasks whose texts are parallel."""
 
     def read_texts(self) -> None:
-        self._files = _text_files(self._plan)
-        self._valid = _read_text(self._files.valid)
-        self._test = _read_text(self._files.test) if self._files.test else self._valid
-        self._corpora = _open(self._files.train)
+        columns = self._plan["columns"]
+        given = _open(given_corpora(self._plan, "train"), columns)
+        if self._is_new:
+            names = [file.names for corpus in given for file in corpus.files]
+            choose_columns(self._plan, names)
+        self._files = files = _text_files(self._plan, given)
+        self._valid = _read_text(files.valid, columns)
+        self._test = _read_text(files.test, columns) if files.test else self._valid
+        self._corpora = _open(files.train, columns)
         if self._is_new:
             self._statistics = TextStatistics.of(_pairs(self._corpora))
 
@@ -76,15 +85,16 @@ class ParallelTask(Task):
 
     def _dataset(
         self,
-        files: list[str],
+        corpora: list[CorpusFiles],
         tokenizers: Tokenizers,
         subword_sampling: float | None = None,
         shuffle: bool = True,
     ) -> ParallelDataset:
         plan = self._plan
         return parallel_dataset(
-            files[0],
-            files[1] if len(files) > 1 else None,
+            *_sides(corpora),
+            columns=plan["columns"],
+            weights=weights_of(corpora),
             source_tokenizer=tokenizers.source,
             target_tokenizer=tokenizers.target,
             tokens_per_batch=plan["tokens_per_batch"],
@@ -97,7 +107,8 @@ class ParallelTask(Task):
         )
 
     def describe_data(self) -> tuple[str, str]:
-        return _describe(self._train_data), _describe(self._valid_data)
+        train = _describe(self._train_data) + describe_weights(self._files.train)
+        return train, _describe(self._valid_data)
 
     def _evaluated_texts(
         self, model: GenerativeModel, max_length: int
@@ -310,25 +321,33 @@ def _is_lower_better(metric: str) -> bool:
     return metric == "loss" or evaluation.METRICS[metric].is_error
 
 
-def _text_files(plan: Plan) -> TextFiles:
+def _text_files(plan: Plan, given: list[FilePairs]) -> TextFiles:
     """Returns the files of the texts, after parts are held out from the training."""
-    corpora = _open(plan["train"])
-    pairs = sum(corpus.count() for corpus in corpora)  # checks that lines correspond
+    pairs = sum(corpus.count() for corpus in given)  # checks that lines correspond
     plan.choose("valid", default_fraction(pairs), "held out from the training text")
     folder = pathlib.Path(plan["output"], "data")
-    return text_files(plan, lambda shares: hold_out(_pairs(corpora), shares, folder))
+    corpora = [*zip(given_corpora(plan, "train"), given, strict=True)]
+    return text_files(
+        plan, lambda shares: hold_out(corpora, plan["columns"], shares, folder)
+    )
 
 
-def _open(files: list[str]) -> list[Corpus]:
-    return open_corpora(files[0], files[1] if len(files) > 1 else None)
+def _sides(corpora: list[CorpusFiles]) -> tuple[list[str], list[str | None]]:
+    """Returns the source files, and their target files or `None`."""
+    sides = [(*corpus.files, None)[:2] for corpus in corpora]
+    return [source for source, _ in sides if source], [target for _, target in sides]
 
 
-def _pairs(corpora: list[Corpus]) -> Iterator[Pair]:
+def _open(corpora: list[CorpusFiles], columns: list[str] | None) -> list[FilePairs]:
+    return open_files(*_sides(corpora), columns)
+
+
+def _pairs(corpora: Sequence[Corpus]) -> Iterator[Pair]:
     return itertools.chain.from_iterable(corpora)
 
 
-def _read_text(files: list[str]) -> ParallelText:
-    pairs = read_pairs(files[0], files[1] if len(files) > 1 else None)
+def _read_text(corpora: list[CorpusFiles], columns: list[str] | None) -> ParallelText:
+    pairs = [*_pairs(_open(corpora, columns))]
     return ParallelText(
         [source for source, _ in pairs], [target for _, target in pairs]
     )

@@ -8,7 +8,8 @@ trained by their `train` method. `save` writes a tokenizer to one JSON file, whi
 consist of operations of TensorFlow and tensorflow-text, so a SavedModel can contain
 them.
 
-`keras_transformer_runtime.text_files` reads the text files of the whole library.
+`keras_transformer_runtime.text_files` reads the text files of the whole library, and
+`keras_transformer_runtime.text_rows` those with columns.
 """
 
 from keras_transformer_runtime.packages import require_extra
@@ -29,8 +30,6 @@ from keras_transformer.text.sentence_piece_tokenizer import (
 )
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer_runtime.text_files import (
-    LineIndex,
-    LineReader,
     Paths,
     decode_line,
     numbered_lines,
@@ -43,8 +42,6 @@ __all__ = [
     "ByteTokenizer",
     "CharacterTokenizer",
     "KerasHubTokenizer",
-    "LineIndex",
-    "LineReader",
     "MarianTokenizer",
     "Paths",
     "PromptTokenizer",

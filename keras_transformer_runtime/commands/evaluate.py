@@ -20,6 +20,7 @@ from keras_transformer_runtime.commands.parameters import (
     BatchSize,
     EngineModelPath,
     LengthPenalty,
+    ManyValuesCommand,
     MaxLength,
     NumBeams,
     TooLong,
@@ -33,6 +34,7 @@ from keras_transformer_runtime.engines.generation_options import (
 from keras_transformer_runtime.file_translation.line_windows import TextSide
 from keras_transformer_runtime.runs.folder import documents_of_run
 from keras_transformer_runtime.text_files import read_lines
+from keras_transformer_runtime.text_rows import TextRows, table_form
 from keras_transformer_runtime.text_scores import TextScores, exp_or_infinity
 
 app = typer.Typer()
@@ -55,7 +57,8 @@ Source = Annotated[
         exists=True,
         dir_okay=False,
         help="Text to translate, one sentence per line; plain or .gz. For a "
-        "language model, running text, or prompts, one per line.",
+        "language model, running text, or prompts, one per line. Or a .tsv, .csv or "
+        ".jsonl file with --columns.",
     ),
 ]
 References = Annotated[
@@ -64,7 +67,16 @@ References = Annotated[
         exists=True,
         dir_okay=False,
         help="Reference translations, one per line; plain or .gz. For a language "
-        "model, the answers to the prompts; omit it for running text.",
+        "model, the answers to the prompts. Omit it for running text, and for a file "
+        "that has both.",
+    ),
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME...",
+        help="Columns of source and reference, or of running text, in a .tsv, .csv or "
+        ".jsonl file, such as en de.",
     ),
 ]
 Lowercase = Annotated[
@@ -99,13 +111,14 @@ Stride = Annotated[
 ]
 
 
-@app.command("evaluate")
+@app.command("evaluate", cls=ManyValuesCommand)
 @exits_on_interrupt
 def evaluate_command(
     command: typer.Context,
     model: EngineModelPath,
     source: Source,
     references: References = None,
+    columns: Columns = None,
     engine: EngineOption = EngineName.auto,
     num_beams: NumBeams = None,
     length_penalty: LengthPenalty = None,
@@ -135,11 +148,11 @@ def evaluate_command(
     of_running_text = {"documents": documents, "context": context, "stride": stride}
     if not opened.is_language_model:
         _refuse(of_running_text, "language models", f"{model}, which translates")
-        if references is None:
+        if references is None and table_form(source) is None:
             raise typer.BadParameter(
                 f"{model} requires reference translations", param_hint="'REFERENCES'"
             )
-        text = _ParallelText.read(opened, source, references, too_long)
+        text = _ParallelText.read(opened, source, references, columns, too_long)
         options = opened.options.with_given(**given)
         _print_quality(opened, text, options, batch_size, lowercase, bleu_tokenize)
         _print_perplexity(opened, text, batch_size)
@@ -151,9 +164,10 @@ def evaluate_command(
         "too_long": too_long.value if too_long != TooLong.error else None,
     }
     _refuse(of_translation, "models that translate", f"the language model {model}")
-    if references is not None:
-        _refuse(of_running_text, "running text", f"the answers {references}")
-        _print_answer_scores(opened, source, references, batch_size)
+    if references is not None or len(columns or ()) == 2:
+        answers = f"the answers {references or source}"
+        _refuse(of_running_text, "running text", answers)
+        _print_answer_scores(opened, source, references, columns, batch_size)
         return
     if opened.name != "keras":
         if engine != EngineName.auto or model_folders(model).get("keras") is None:
@@ -164,7 +178,8 @@ def evaluate_command(
         typer.echo("Engine: Keras, for the perplexity of running text", err=True)
         opened = open_engine(command, model, EngineName.keras, {})
     kind = documents_of_run(model) or "file" if documents is None else documents
-    _evaluate_running_text(opened, source, kind, context, stride, batch_size)
+    texts = _read_running_text(source, kind, columns)
+    _evaluate_running_text(opened, texts, context, stride, batch_size)
 
 
 def _refuse(options: Mapping[str, object], use: str, received: str) -> None:
@@ -189,22 +204,34 @@ class _ParallelText(NamedTuple):
         cls,
         engine: Engine,
         source: pathlib.Path,
-        references: pathlib.Path,
+        references: pathlib.Path | None,
+        columns: list[str] | None,
         too_long: TooLong,
     ) -> Self:
-        sources, targets = _read_parallel(source, references)
+        sources, targets = _read_parallel(source, references, columns)
+        other = references or source
         return cls(
             sources,
             targets,
             _find_long_lines(engine, "source", sources, source, too_long),
-            _find_long_lines(engine, "target", targets, references, too_long),
+            _find_long_lines(engine, "target", targets, other, too_long),
         )
 
 
 def _read_parallel(
-    source: pathlib.Path, references: pathlib.Path
+    source: pathlib.Path, references: pathlib.Path | None, columns: list[str] | None
 ) -> tuple[list[str], list[str]]:
-    """Reads two files, line n of which belong together."""
+    """Reads two files, line n of which belong together, or a file with columns."""
+    if references is None:
+        rows = TextRows.of(source, columns, 2)
+        _print_columns(rows, columns)
+        pairs = [*rows]
+        return [text for text, _ in pairs], [text for _, text in pairs]
+    if columns is not None:
+        raise ValueError(
+            "`columns` must be given with one file that has source and reference; "
+            f"received `columns={columns}` and {source} and {references}. Remove it."
+        )
     sources, targets = [*read_lines(source)], [*read_lines(references)]
     if len(sources) != len(targets):
         raise ValueError(
@@ -212,6 +239,12 @@ def _read_parallel(
             f"{source} with {len(sources):,} and {references} with {len(targets):,}."
         )
     return sources, targets
+
+
+def _print_columns(rows: TextRows, columns: list[str] | None) -> None:
+    """Prints the columns that are used because a file has no others."""
+    if columns is None and rows.names:
+        typer.echo(f"Columns: {' '.join(rows.names)}", err=True)
 
 
 def _find_long_lines(
@@ -283,23 +316,31 @@ def _print_perplexity(engine: Engine, text: _ParallelText, batch_size: int) -> N
         typer.echo(f"{'perplexity':21}{perplexity:8.2f}")
 
 
+def _read_running_text(
+    source: pathlib.Path, documents: str, columns: list[str] | None
+) -> list[str]:
+    """Reads the documents of running text."""
+    from keras_transformer.dataset.running_text import text_documents
+
+    _print_columns(TextRows.of(source, columns, 1), columns)
+    unit = None if documents == "none" else str(documents)
+    return [*text_documents(source, unit, columns[0] if columns else None)]
+
+
 def _evaluate_running_text(
     engine: Engine,
-    source: pathlib.Path,
-    documents: str,
+    texts: list[str],
     context: int | None,
     stride: int | None,
     batch_size: int,
 ) -> None:
     """Prints the perplexities of running text."""
-    from keras_transformer.dataset.running_text import text_documents
     from keras_transformer.inference.perplexity import score_running_text
     from keras_transformer.keras_engine import KerasEngine
     from keras_transformer.models import CausalLM
 
     assert isinstance(engine, KerasEngine) and isinstance(engine.model, CausalLM)
     model = engine.model
-    texts = [*text_documents(source, None if documents == "none" else str(documents))]
     scores = score_running_text(model, texts, context, stride, batch_size)
     context = context or model.max_length or 1
     stride = stride or max(context // 2, 1)
@@ -307,10 +348,14 @@ def _evaluate_running_text(
 
 
 def _print_answer_scores(
-    engine: Engine, source: pathlib.Path, references: pathlib.Path, batch_size: int
+    engine: Engine,
+    source: pathlib.Path,
+    references: pathlib.Path | None,
+    columns: list[str] | None,
+    batch_size: int,
 ) -> None:
     """Prints the perplexities of answers to prompts."""
-    prompts, answers = _read_parallel(source, references)
+    prompts, answers = _read_parallel(source, references, columns)
     scores = engine.score(prompts, answers, batch_size)
     total = TextScores(
         nats=-math.fsum(score.log_probability for score in scores),

@@ -2,9 +2,30 @@
 
 import enum
 import pathlib
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+
+
+class ManyValuesCommand(TyperCommand):
+    """A command whose options, after its arguments, may have several values."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        options = [option for option in self.params if option.multiple]
+        names = {name for option in options for name in option.opts}
+        repeated: list[str] = []
+        option, values = "", 0
+        for arg in args:
+            if arg.startswith("--"):
+                option, equals, _ = arg.partition("=")
+                values = len(equals)
+            else:
+                values += 1
+                if option in names and values > 1:
+                    repeated.append(option)
+            repeated.append(arg)
+        return super().parse_args(ctx, repeated)
 
 
 class TooLong(enum.StrEnum):

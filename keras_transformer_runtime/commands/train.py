@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
-from typer.core import TyperCommand
 
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
+from keras_transformer_runtime.commands.parameters import ManyValuesCommand
 from keras_transformer_runtime.commands.startup import import_keras_quietly
 from keras_transformer_runtime.display import Display
 from keras_transformer_runtime.runs.early_checks import check_early
@@ -33,6 +33,7 @@ HEADINGS = {
 # Options whose default `None` is not a choice from the text.
 _METAVARS = {name: "FILE..." for name in ("train", "valid", "test")}
 _METAVARS["user_defined_symbols"] = "TEXT..."
+_METAVARS["columns"] = "NAME..."
 _METAVARS["languages"] = "SOURCE TARGET"
 _DEFAULTS = {
     **dict.fromkeys(SIZES, "that of the preset"),
@@ -42,40 +43,22 @@ _DEFAULTS = {
 }
 _OFF = {
     *("test", "init", "subword_sampling", "patience", "verbose", "tokenizer"),
-    "languages",
+    *("languages", "columns"),
 }
 
 
-class TrainCommand(TyperCommand):
-    """A command without arguments whose options may have several values in a row."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        options = [option for option in self.params if option.multiple]
-        names = {name for option in options for name in option.opts}
-        repeated: list[str] = []
-        option, values = "", 0
-        for arg in args:
-            if arg.startswith("--"):
-                option, equals, _ = arg.partition("=")
-                values = len(equals)
-            else:
-                values += 1
-                if option in names and values > 1:
-                    repeated.append(option)
-            repeated.append(arg)
-        return super().parse_args(ctx, repeated)
-
-
-@app.command("train", cls=TrainCommand)
+@app.command("train", cls=ManyValuesCommand)
 @exits_on_interrupt
 def train_command(**options: Any) -> None:
     """Train a model on text. The same command resumes a stopped run.
 
     A text consists of two files, source and target, whose lines correspond, or
-    of one file with a tab between source and target; plain or .gz. With --model
-    causal, it consists of any number of files of running text. Options with the
-    value auto are chosen from the text and printed. The folder --output contains
-    model.keras, figures.json, and options.toml to repeat the run.
+    of one file with both: .tsv (a tab between them), .csv or .jsonl, of which
+    --columns names two columns; plain or .gz. With --model causal, it consists of
+    files of running text; a row of a .csv or .jsonl file is a document. Several
+    corpora are shuffled as one, or have weights: --train a.tsv:2 b.tsv:1. Options
+    with the value auto are chosen from the text and printed. The folder --output
+    contains model.keras, figures.json, and options.toml to repeat the run.
     """
     del options["config"]
     for name in ("valid", "test"):

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from keras_transformer_runtime.text_files import LineIndex, LineReader, decode_line
+from keras_transformer_runtime.text_files import decode_line
+from keras_transformer_runtime.text_rows import TextRows
 
 _READ = 1 << 16  # bytes, the capacity of a pipe
 
@@ -64,8 +65,8 @@ class FileLines:
     def __init__(self, path: str | os.PathLike, side: TextSide):
         self.path = path
         self.side = side
-        self._index = LineIndex.of(path)
-        self.lines = self._index.lines
+        self._rows = TextRows.of_lines(path)
+        self.lines = self._rows.index.rows
 
     def digest(self) -> str:
         """Returns a digest of the content of the file."""
@@ -74,10 +75,10 @@ class FileLines:
 
     def windows(self, start: int, size: int) -> Iterator[LineWindow]:
         """Yields the lines from number `start` on, `size` at a time."""
-        reader = LineReader(self.path, self._index)
+        reader = self._rows.reader()
         for first in range(start, self.lines, size):
-            lines = reader.read(first, min(first + size, self.lines))
-            yield self.side.window(first, lines)
+            rows = reader.read(first, min(first + size, self.lines))
+            yield self.side.window(first, [line for (line,) in rows])
 
     def check_lengths(self, start: int, size: int) -> None:
         """Raises a `ValueError` if a line from number `start` on is too long."""

@@ -18,6 +18,7 @@ from keras_transformer_runtime.runs.folder import (
     recipe_to_resume,
 )
 from keras_transformer_runtime.runs.recipe import Recipe
+from keras_transformer_runtime.text_rows import TextRows
 
 DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 
@@ -45,7 +46,7 @@ def check_early(recipe: Recipe) -> None:
         check_same_texts(recipe)
         return
     for name in ("train", "valid", "test"):
-        _check_files(name, vars(recipe)[name])
+        _check_files(recipe, name)
     if recipe_to_resume(recipe) is not None:
         check_same_texts(recipe)
     elif recipe.init:
@@ -66,16 +67,20 @@ def _check_backend(**numbers: int) -> None:
         require_extra("distributed", "`workers` above 1")
 
 
-def _check_files(name: str, files: object) -> None:
-    """Raises `FileNotFoundError` if one of the files of a text does not exist."""
-    for file in files if isinstance(files, list) else []:
-        path = pathlib.Path(file)
-        if not path.is_file():
-            problem = "is a folder" if path.is_dir() else "does not exist"
-            raise FileNotFoundError(
-                f"`{name}` must be files that exist; received `{name}={files!r}`, "
-                f"where {file} {problem}."
-            )
+def _check_files(recipe: Recipe, name: str) -> None:
+    """Raises an error if a file of a text does not exist, or not its columns."""
+    width = 1 if recipe.has_running_text else 2
+    for corpus in recipe.corpora(name):
+        for file in corpus.files:
+            path = pathlib.Path(file)
+            if not path.is_file():
+                problem = "is a folder" if path.is_dir() else "does not exist"
+                raise FileNotFoundError(
+                    f"`{name}` must be files that exist; received "
+                    f"`{name}={vars(recipe)[name]!r}`, where {file} {problem}."
+                )
+            if width == 1 or len(corpus.files) == 1:
+                TextRows.of(file, recipe.columns, width)
 
 
 def _check_init(init: str) -> None:

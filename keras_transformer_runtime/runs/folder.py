@@ -130,11 +130,14 @@ def check_same_texts(recipe: Recipe) -> None:
 
 def _text_files(recipe: Recipe) -> dict[str, list[str]]:
     """Returns the files of the texts that exist, by their option."""
-    texts = {name: vars(recipe)[name] for name in ("train", "valid", "test")}
     return {
-        name: [file for file in files if pathlib.Path(file).is_file()]
-        for name, files in texts.items()
-        if isinstance(files, list)
+        name: [
+            file
+            for corpus in recipe.corpora(name)
+            for file in corpus.files
+            if pathlib.Path(file).is_file()
+        ]
+        for name in ("train", "valid", "test")
     }
 
 

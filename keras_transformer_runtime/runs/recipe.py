@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self, TypeAlias, get_type_hints
 
 from keras_transformer_runtime.files import read_toml
+from keras_transformer_runtime.runs.corpora import CorpusFiles, split_corpora
 from keras_transformer_runtime.runs.option_checks import (
     METRICS,
     POSITIONS,
@@ -17,6 +18,9 @@ from keras_transformer_runtime.runs.option_checks import (
     check_types,
     check_values,
 )
+from keras_transformer_runtime.text_rows import table_form
+
+_TEXTS = ("train", "valid", "test")
 
 OptionValue: TypeAlias = str | int | float | Sequence[str] | None
 
@@ -42,17 +46,27 @@ class Recipe:
     `keras-transformer train` has the same options. The text in the annotation of an
     option describes it and is its help in `--help`; `docs/training.md` recommends
     values. Options that are `None` are chosen from the training text, or are off. The
-    run prints what it has chosen and why, and writes the values to `options.toml`. Text
-    files contain one sentence per line and may be compressed with gzip (`.gz`). A text
-    is a source file and a target file whose lines correspond, or one file with a tab
-    between source and target. For a language model, `model="causal"`, it is any number
-    of files of running text; options that such a model does not have must not be given.
+    run prints what it has chosen and why, and writes the values to `options.toml`.
+
+    A text is a source file and a target file whose lines correspond, one sentence per
+    line; or one file with both: a TSV file (`.tsv`, a tab between source and target), a
+    CSV file (`.csv`) or a JSONL file (`.jsonl`, `.ndjson`), with the columns `columns`.
+    Files may be compressed with gzip (`.gz`). For a language model, `model="causal"`, a
+    text is any number of files of running text; each row of a file with columns is read
+    as a file of its own. Options that such a model does not have must not be given.
+
+    `train` may have several corpora, such as `["a.en", "a.de", "b.csv"]`, which are
+    shuffled as one text. With weights, `["a.en", "a.de:2", "b.csv:1"]`, the weight
+    after the last file of a corpus is its relative share of the pairs of an epoch, or
+    of the windows of running text. An epoch has as many of them as all corpora
+    together, so the text of a corpus with a larger share is repeated. A corpus without
+    a weight has the weight 1.
 
     Raises:
-        ValueError: if `train`, `valid` or `test` is not a list of one or two files, if
-            a number is out of range, if an option does not suit the model, or if `init`
-            is given together with an option that the trained model determines. `train`
-            checks the other options.
+        ValueError: if `train`, `valid` or `test` is not a list of files, if a weight or
+            another number is out of range, if an option does not suit the model, or if
+            `init` is given together with an option that the trained model determines.
+            `train` checks the other options.
 
     Example:
 
@@ -64,8 +78,8 @@ class Recipe:
 
     train: Annotated[
         list[str],
-        "Training text: source and target file, or one tab-separated file; with "
-        "--model causal, files of running text.",
+        "Training text: source and target, or one .tsv, .csv or .jsonl file, or .gz; "
+        "with --model causal, running text. Weights of corpora: a.tsv:2 b.en b.de:1.",
     ]
     valid: Annotated[
         list[str] | float | None,
@@ -74,6 +88,11 @@ class Recipe:
     ] = None
     test: Annotated[
         list[str] | float | None, "Test text, in the same form, or a fraction."
+    ] = None
+    columns: Annotated[
+        list[str] | None,
+        "Columns of source and target, or of running text, in .tsv, .csv and .jsonl "
+        "files, such as en de.",
     ] = None
     languages: Annotated[
         list[str] | None,
@@ -338,6 +357,7 @@ class Recipe:
                 "`valid` and `test` must leave at least a tenth of the training text; "
                 f"received `valid={self.valid}`, `test={self.test}`."
             )
+        self._check_columns()
         object.__setattr__(self, "output", os.fspath(self.output))
         if self.init is not None:
             init = os.fspath(self.init)
@@ -349,22 +369,46 @@ class Recipe:
         """Whether the texts are running text, not parallel text."""
         return self.model == "causal" and self.documents != "pairs"
 
+    def corpora(self, name: str) -> list[CorpusFiles]:
+        """Returns the corpora of a text.
+
+        Args:
+            name: `"train"`, `"valid"` or `"test"`.
+
+        Returns:
+            A list of `CorpusFiles`; none for a fraction of the training text.
+        """
+        files = vars(self)[name]
+        if not isinstance(files, list):
+            return []
+        return split_corpora(name, files, self.has_running_text)
+
     def _set_files(self, name: str, files: list[str]) -> None:
-        if self.has_running_text:
-            if not (isinstance(files, list | tuple) and files):
-                raise ValueError(
-                    f"`{name}` must be a list of files; received `{name}={files!r}`."
-                )
-        elif not (isinstance(files, list | tuple) and len(files) in (1, 2)):
+        is_list = isinstance(files, list | tuple) and len(files) > 0
+        if not (is_list and all(isinstance(x, str | os.PathLike) for x in files)):
             raise ValueError(
-                f"`{name}` must be a list of two files, source and target, or of one "
-                f"with a tab between the sides; received `{name}={files!r}`."
-            )
-        if not all(isinstance(file, str | os.PathLike) for file in files):
-            raise ValueError(
-                f"`{name}` must be a list of paths; received `{name}={files!r}`."
+                f"`{name}` must be a list of files; received `{name}={files!r}`."
             )
         object.__setattr__(self, name, [os.path.abspath(file) for file in files])
+        self.corpora(name)
+
+    def _check_columns(self) -> None:
+        """Checks that there are files with columns, and the number of columns."""
+        if self.columns is None:
+            return
+        number = 1 if self.has_running_text else 2
+        if len(self.columns) != number:
+            kind = "running text" if number == 1 else "source and target"
+            raise ValueError(
+                f"`columns` must be the name{'s' * (number - 1)} of {kind}; received "
+                f"`columns={self.columns}`."
+            )
+        texts = [corpus for name in _TEXTS for corpus in self.corpora(name)]
+        if not any(table_form(file) for text in texts for file in text.files):
+            raise ValueError(
+                "`columns` must be given with a .tsv, .csv or .jsonl file; received "
+                f"`columns={self.columns}` and other files. Remove it."
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -444,9 +488,9 @@ def _check_entry(path: str | os.PathLike[str], name: str, value: object) -> None
             f"{path} must have its options outside of sections; received the section "
             f"`[{name}]`. Remove that line."
         )
-    if name in ("train", "valid", "test") and isinstance(value, str):
+    if name in _TEXTS and isinstance(value, str):
         raise ValueError(
-            f"`{name}` must be a list of one or two files in {path}; received "
+            f"`{name}` must be a list of files in {path}; received "
             f"`{name} = {value!r}`. Write `{name} = [{json.dumps(value)}]`."
         )
     names = option_names()

@@ -1,6 +1,7 @@
 """`text_dataset`: windows of running text."""
 
 import gzip
+import json
 
 import keras
 import numpy as np
@@ -89,6 +90,97 @@ def test_a_restored_dataset_continues_at_its_batch(letters):
     for (x, _), (expected, _) in zip(rest, epoch[4:], strict=True):
         np.testing.assert_array_equal(x, expected)
     np.testing.assert_array_equal(again.batch(data.state(2))[0], epoch[2][0])
+
+
+def test_weights_are_shares_of_the_windows(letters, tmp_path):
+    # Consecutive numbers tell where in which file a window begins.
+    tokens = kt.WordTokenizer.train(lines=[" ".join(f"a{i} b{i}" for i in range(200))])
+    sizes = {"a": 60, "b": 200}
+    for name, size in sizes.items():
+        text = " ".join(f"{name}{i}" for i in range(size))
+        (tmp_path / name).write_text(text, "utf-8")
+    files = [tmp_path / name for name in sizes]
+    options = {"tokenizer": tokens, "length": 3, "documents": None, "weights": [3, 1]}
+    data = kt.text_dataset(files, tokens_per_batch=15, **options)
+    begins, epochs = {"a": [], "b": []}, []
+    for _ in range(7):
+        epoch = batches(data)
+        epochs.append(epoch)
+        assert len(epoch) == data.batches_per_epoch
+        windows = [
+            row for x, y in epoch for row in np.hstack([x, y[:, -1:]]) if any(row)
+        ]
+        words = [[tokens.id_to_token(int(id)) for id in row] for row in windows]
+        for row in words:
+            first = int(row[0][1:])
+            assert row == [f"{row[0][0]}{first + i}" for i in range(4)]
+            begins[row[0][0]].append(first)
+    counts = {name: len(found) / 7 for name, found in begins.items()}
+    total = (60 - 3) // 3 + (200 - 3) // 3
+    assert counts["a"] == pytest.approx(total * 3 / 4, abs=1)
+    assert counts["b"] == pytest.approx(total / 4, abs=1)
+    # A pass over the larger file takes several epochs, and repeats no window.
+    passed = begins["b"][: (200 - 3) // 3]
+    assert len(set(passed)) > 0.97 * len(passed)
+    again = kt.text_dataset(files, tokens_per_batch=15, **options)
+    again.restore({"epoch": 5, "batch": 2})
+    for (x, _), (expected, _) in zip(batches(again), epochs[5][2:], strict=True):
+        np.testing.assert_array_equal(x, expected)
+    parts = [
+        kt.text_dataset(f, tokens_per_batch=15, **{**options, "weights": None})
+        for f in files
+    ]
+    assert data.num_tokens == sum(part.num_tokens for part in parts)
+    assert (
+        data.checksums
+        != kt.text_dataset(
+            files, tokens_per_batch=15, **{**options, "weights": [1, 1]}
+        ).checksums
+    )
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"weights": [1.0]}, "`weights` must be one number above 0 for each file"),
+        ({"weights": [1, 0]}, "`weights` must be one number above 0 for each file"),
+        ({"weights": [1, 1], "shuffle": False}, "`weights` must be `None` without"),
+        ({"weights": [1, 1], "documents": "line"}, "Each file must have at least two"),
+        ({"column": "b"}, "must name one column of .*'a'"),
+    ],
+)
+def test_bad_weights_and_columns(letters, tmp_path, options, message):
+    files = [tmp_path / "a.csv", tmp_path / "b.txt"]
+    files[0].write_text("a\nof\n")
+    files[1].write_text("\n")
+    with pytest.raises(ValueError, match=message):
+        kt.text_dataset(files, tokenizer=letters, length=7, **options)
+
+
+@pytest.mark.parametrize("documents", ["file", "line", "paragraph", None])
+def test_a_row_is_read_as_a_file(letters, tmp_path, documents):
+    texts = ["of\n\na line\n", "text", "a text\nof\nlines"]
+    files = []
+    for number, text in enumerate(texts):
+        # One text without documents has the rows one below the other.
+        ending = "\n" if documents is None and number else ""
+        files.append(tmp_path / str(number))
+        files[-1].write_text(text + ending, "utf-8")
+    path = tmp_path / "rows.jsonl.gz"
+    lines = [json.dumps({"id": 7, "text": text}) for text in texts]
+    path.write_bytes(gzip.compress("\n\n".join(lines).encode()))
+    table = tmp_path / "rows.csv"
+    table.write_text("text\n" + "\n".join(f'"{text}"' for text in texts), "utf-8")
+    options = {"tokenizer": letters, "length": 7, "shuffle": False}
+    expected = kt.text_dataset(files, documents=documents, **options)
+    for rows in (
+        kt.text_dataset(path, column="text", documents=documents, **options),
+        kt.text_dataset([table], documents=documents, **options),
+    ):
+        assert rows.num_documents == expected.num_documents
+        found = [x.tolist() for batch in batches(rows) for x in batch]
+        wanted = [x.tolist() for batch in batches(expected) for x in batch]
+        assert found == wanted
 
 
 def test_workers_share_the_batches(letters):

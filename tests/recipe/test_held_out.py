@@ -4,7 +4,10 @@ import pathlib
 
 import pytest
 
-from keras_transformer.recipe.held_out import default_fraction, hold_out, text_files
+from keras_transformer.dataset.text_pairs import open_files
+from keras_transformer.recipe import held_out
+from keras_transformer.recipe.held_out import default_fraction, text_files
+from keras_transformer_runtime.runs.corpora import CorpusFiles
 
 pytestmark = pytest.mark.once("torch")
 
@@ -12,9 +15,16 @@ PAIRS = [(f"source {i % 700}", f"target {i}") for i in range(2000)]
 SHARES = {"valid": 0.1}
 
 
-def read(files):
-    lines = [pathlib.Path(path).read_text("utf-8").splitlines() for path in files]
+def read(corpora):
+    (corpus,) = corpora
+    lines = [
+        pathlib.Path(path).read_text("utf-8").splitlines() for path in corpus.files
+    ]
     return list(zip(*lines, strict=True))
+
+
+def hold_out(pairs, shares, folder):
+    return held_out.hold_out([(CorpusFiles(["a.tsv"]), pairs)], None, shares, folder)
 
 
 def test_every_pair_is_in_one_part_and_no_source_in_two(tmp_path):
@@ -30,10 +40,10 @@ def test_every_pair_is_in_one_part_and_no_source_in_two(tmp_path):
 
 
 def test_the_part_ignores_order_letter_case_and_spaces(tmp_path):
-    held_out = read(hold_out(PAIRS, SHARES, tmp_path / "a")["valid"])
+    first = read(hold_out(PAIRS, SHARES, tmp_path / "a")["valid"])
     changed = [(f" {source.upper()} ", target) for source, target in PAIRS[::-1]]
     again = read(hold_out(changed, SHARES, tmp_path / "b")["valid"])
-    assert sorted(target for _, target in again) == sorted(t for _, t in held_out)
+    assert sorted(target for _, target in again) == sorted(t for _, t in first)
 
 
 def test_more_is_held_out_with_a_greater_fraction(tmp_path):
@@ -53,12 +63,33 @@ def test_existing_files_are_kept(tmp_path):
 
 def test_files_are_passed_on(tmp_path):
     given = {"train": ["a.tsv"], "valid": ["valid.tsv"], "test": 0.3}
+    given["model"] = "seq2seq"
     files = text_files(given, lambda shares: hold_out(PAIRS, shares, tmp_path))
-    assert files.valid == ["valid.tsv"]
+    assert files.valid == [CorpusFiles(["valid.tsv"])]
     assert len(read(files.test)) == pytest.approx(600, abs=100)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         *("test.source", "test.target", "train.source", "train.target")
     ]
+
+
+def test_texts_with_line_breaks_and_corpora_with_weights(tmp_path):
+    pairs = [(f"{s}\nmore", f'"{t}"\n') for s, t in PAIRS]
+    corpora = [
+        (CorpusFiles(["a.jsonl"], 2.0), pairs[:1200]),
+        (CorpusFiles(["b.en", "b.de"], 1.0), pairs[1200:]),
+    ]
+    columns = ["x.en", "x.de"]
+    parts = held_out.hold_out(corpora, columns, {"valid": 0.1}, tmp_path)
+    assert [corpus.weight for corpus in parts["train"]] == [2.0, 1.0]
+    found = [
+        [*open_files(corpus.files, None, columns)[0]]
+        for corpus in (*parts["train"], *parts["valid"])
+    ]
+    assert sorted(sum(found, [])) == sorted(pairs)
+    assert {*found[0]} < {*pairs[:1200]} and {*found[1]} < {*pairs[1200:]}
+    sources = [{source for source, _ in part} for part in found]
+    assert not sources[2] & (sources[0] | sources[1])
+    assert 130 < len(found[2]) < 270
 
 
 @pytest.mark.parametrize(

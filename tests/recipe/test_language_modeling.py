@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import CausalLM, Sampling, Seq2Seq
+from keras_transformer.dataset.running_text import text_documents
 from keras_transformer.inference.perplexity import score_running_text
 from keras_transformer.models import PRESETS
 from keras_transformer.recipe import (
@@ -29,6 +30,7 @@ from keras_transformer.recipe.text_statistics import RunningTextStatistics
 from keras_transformer.recipe.tokenizers import make_text_tokenizer
 from keras_transformer.text import ByteTokenizer, CharacterTokenizer
 from keras_transformer_runtime.display import Display
+from keras_transformer_runtime.runs.corpora import CorpusFiles
 from keras_transformer_runtime.runs.folder import selected_options
 from keras_transformer_runtime.text_scores import TextScores
 
@@ -288,8 +290,18 @@ def test_other_errors_of_options():
 # Parts of running text.
 
 
-def read(files):
+def read(corpora):
+    files = [file for corpus in corpora for file in corpus.files]
     return [pathlib.Path(file).read_text("utf-8") for file in files]
+
+
+def hold_out(folder, files, documents, shares, is_new=True, column=None, weights=None):
+    corpora = [CorpusFiles(files)]
+    if weights:
+        corpora = [
+            CorpusFiles([file], x) for file, x in zip(files, weights, strict=True)
+        ]
+    return hold_out_text(corpora, column, documents, shares, folder / "data", is_new)
 
 
 def test_the_end_of_several_files(tmp_path):
@@ -298,15 +310,15 @@ def test_the_end_of_several_files(tmp_path):
         write_lines(tmp_path / "b.txt", ["hijklmnop"]),  # and 10
     ]
     shares = {"valid": 0.2, "test": 0.3}
-    parts = hold_out_text(files, "file", shares, tmp_path / "data", True)
+    parts = hold_out(tmp_path, files, "file", shares)
     assert read(parts["train"]) == ["abc\ndefg\n"]
     assert read(parts["valid"]) == ["hijk"]
     assert read(parts["test"]) == ["lmnop\n"]
-    assert [pathlib.Path(path).name for path in parts["valid"]] == ["valid-002.txt"]
+    (valid,) = parts["valid"][0].files
+    assert pathlib.Path(valid).name == "valid-002.txt"
     # A resumed run keeps its parts, a new run replaces them.
-    kept = hold_out_text(files, "file", shares, tmp_path / "data", False)
-    assert kept == parts
-    parts = hold_out_text(files, "none", {"valid": 0.65}, tmp_path / "data", True)
+    assert hold_out(tmp_path, files, "file", shares, False) == parts
+    parts = hold_out(tmp_path, files, "none", {"valid": 0.65})
     assert read(parts["valid"]) == ["g\n", "hijklmnop\n"]
     assert read(parts["train"]) == ["abc\ndef"]
 
@@ -315,9 +327,7 @@ def test_paragraphs_are_held_out_as_a_whole(tmp_path):
     paragraphs = [f"a {number}\nb {number}" for number in range(50)]
     path = tmp_path / "a.txt"
     path.write_text("\n\n\n".join(paragraphs))
-    parts = hold_out_text(
-        [str(path)], "paragraph", {"valid": 0.3}, tmp_path / "data", True
-    )
+    parts = hold_out(tmp_path, [str(path)], "paragraph", {"valid": 0.3})
     found = [
         text.strip().split("\n\n") for text in read([*parts["train"], *parts["valid"]])
     ]
@@ -325,11 +335,31 @@ def test_paragraphs_are_held_out_as_a_whole(tmp_path):
     assert 5 < len(found[1]) < 25
 
 
+def test_rows_are_held_out_as_a_whole_and_weights_keep_corpora_apart(tmp_path):
+    texts = [f"a {number}\n\nb {number}" for number in range(50)]
+    rows = [json.dumps({"id": 0, "a": {"b": text}}) for text in texts]
+    files = [
+        write_lines(tmp_path / "a.jsonl", rows),
+        write_lines(tmp_path / "b.txt", ["0123456789" * 3]),
+    ]
+    options = {"column": "a.b", "weights": [2.0, 1.0]}
+    parts = hold_out(tmp_path, files, "file", {"valid": 0.3}, **options)
+    assert [corpus.weight for corpus in parts["train"]] == [2.0, 1.0]
+    (train_rows,), (train_text,) = (corpus.files for corpus in parts["train"])
+    valid_rows, valid_text = parts["valid"][0].files
+    found = [[*text_documents(x, "file", "a.b")] for x in (train_rows, valid_rows)]
+    assert sorted(sum(found, [])) == sorted(texts)
+    assert 5 < len(found[1]) < 25
+    ends = [[*text_documents(x, "file", "a.b")] for x in (train_text, valid_text)]
+    assert ends == [["0123456789" * 2 + "01"], ["23456789\n"]]
+    assert hold_out(tmp_path, files, "file", {"valid": 0.3}, False, **options) == parts
+
+
 @pytest.mark.parametrize("documents", ["file", "line"])
 def test_a_part_must_not_be_empty(tmp_path, documents):
     files = [write_lines(tmp_path / "a.txt", ["abc"])]
     with pytest.raises(ValueError, match="`train` must have enough text for each"):
-        hold_out_text(files, documents, {"valid": 0.01}, tmp_path / "data", True)
+        hold_out(tmp_path, files, documents, {"valid": 0.01})
     assert not [*(tmp_path / "data").iterdir()]
 
 
@@ -482,5 +512,5 @@ def test_options_that_pairs_lack(name, value):
     options |= {"documents": "pairs", name: value}
     with pytest.raises(ValueError, match=f"`{name}` must not be given with .*; rec"):
         Recipe(**options)
-    with pytest.raises(ValueError, match="`train` must be a list of two files"):
+    with pytest.raises(ValueError, match="has no target"):
         Recipe(**{**FILES, "documents": "pairs"})

@@ -1,5 +1,6 @@
 import gzip
 import io
+import json
 import os
 import pathlib
 import re
@@ -286,6 +287,23 @@ def test_evaluate(model, folder):
     assert chrf_line.split() == ["chrf", f"{chrf.score:.2f}"]
     assert chrf_signature.strip() == chrf.signature
     assert last.split() == ["perplexity", f"{perplexity:.2f}"]
+
+
+def test_evaluate_a_file_with_columns(folder, tmp_path, failure):
+    model, names = folder / "model.keras", ("source", "references")
+    expected = run("evaluate", model, *(folder / name for name in names)).output
+    sides = [(folder / name).read_text("utf-8").splitlines() for name in names]
+    rows = [{"id": 7, "x": s, "y": t} for s, t in zip(*sides, strict=True)]
+    path, two = tmp_path / "text.jsonl", tmp_path / "two.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    two.write_text("\n".join(json.dumps({**row, "id": {}}) for row in rows))
+    assert run("evaluate", model, path, "--columns", "x", "y").output == expected
+    result = run("evaluate", model, two)
+    assert result.output.replace("Columns: x y\n", "") == expected != result.output
+    error = failure("evaluate", model, path)
+    assert "received no `--columns`, and the file has the columns 'id', 'x'" in error
+    error = failure("evaluate", model, *[path] * 2, "--columns", "x", "y")
+    assert "`--columns` must be given with one file that has source and" in error
 
 
 def test_evaluate_with_options_of_sacrebleu(model, folder, tmp_path):

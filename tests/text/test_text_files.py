@@ -3,7 +3,8 @@ import gzip
 import numpy as np
 import pytest
 
-from keras_transformer.text import LineIndex, LineReader, read_lines
+from keras_transformer.text import read_lines
+from keras_transformer_runtime.text_rows import TextRows
 
 pytestmark = pytest.mark.once
 
@@ -18,11 +19,19 @@ def path(request, tmp_path):
     return path
 
 
+def index_of(path):
+    return TextRows.of_lines(path).index
+
+
+def lines_of(path, start, stop):
+    return [line for (line,) in TextRows.of_lines(path).reader().read(start, stop)]
+
+
 def test_read_any_range_of_lines(path):
-    index = LineIndex.of(path)
-    assert index.lines == len(LINES)
-    assert len(index.offsets) == 3
-    reader = LineReader(path, index)
+    rows = TextRows.of_lines(path)
+    assert rows.index.rows == len(LINES)
+    assert len(rows.index.places) == 3
+    reader = rows.reader()
     for start, stop in [
         (0, 3),
         (3, 13),
@@ -31,26 +40,26 @@ def test_read_any_range_of_lines(path):
         (7, 7),
         (9999, 10_000),
     ]:
-        assert reader.read(start, stop) == LINES[start:stop]
+        found = [line for (line,) in reader.read(start, stop)]
+        assert found == LINES[start:stop]
 
 
 def test_last_line_with_and_without_line_ending(tmp_path):
     path = tmp_path / "lines.txt"
     for ending in ("", "\n"):
         path.write_bytes(f"a\r\n\r\nb{ending}".encode())
-        index = LineIndex.of(path)
-        assert index.lines == 3
-        assert LineReader(path, index).read(0, 3) == ["a", "", "b"]
+        assert index_of(path).rows == 3
+        assert lines_of(path, 0, 3) == ["a", "", "b"]
 
 
 def test_index_checks_the_file(tmp_path):
     path = tmp_path / "lines.txt"
     path.write_bytes(b"a\n\xff\n")
     with pytest.raises(ValueError, match=r"UTF-8; line 2 of `.*lines\.txt`"):
-        LineIndex.of(path)
+        index_of(path)
     path.write_bytes(b"")
     with pytest.raises(ValueError, match=r"lines\.txt` is empty"):
-        LineIndex.of(path)
+        index_of(path)
 
 
 def test_damaged_gzip_file(tmp_path):
@@ -61,17 +70,18 @@ def test_damaged_gzip_file(tmp_path):
         path.write_bytes(content)
         message = r"`\.gz` file must be complete; `.*lines\.txt\.gz` is damaged after"
         with pytest.raises(ValueError, match=message):
-            LineIndex.of(path)
+            index_of(path)
 
 
 def test_file_that_lost_lines(tmp_path):
     path = tmp_path / "lines.txt"
     path.write_text("a\nb\nc\n")
-    index = LineIndex.of(path)
+    rows = TextRows.of_lines(path)
+    assert rows.index.rows == 3
     path.write_text("a\n")
     message = r"`.*lines\.txt` must be .* does not change; it had 3 lines and now has 1"
     with pytest.raises(ValueError, match=message):
-        LineReader(path, index).read(0, 2)
+        rows.reader().read(0, 2)
 
 
 def test_only_line_endings_are_removed(tmp_path):
@@ -86,6 +96,6 @@ def test_a_carriage_return_alone_is_an_error(text, tmp_path):
     path.write_bytes(gzip.compress(text.encode()))
     number = 1 + text.split("\r")[0].count("\n")
     message = rf"line {number} of `.*lines\.txt\.gz` contains a carriage return alone"
-    for read in (LineIndex.of, lambda path: [*read_lines(path)]):
+    for read in (index_of, lambda path: [*read_lines(path)]):
         with pytest.raises(ValueError, match=message):
             read(path)

@@ -26,6 +26,7 @@ MODEL = "model.keras"
 CASES = [
     (["train", *TRAIN[1:3], "a.ru", *TRAIN[4:]], "", "a.ru does not exist."),
     ([*TRAIN[:5], ".", *TRAIN[6:]], "", "is a folder."),
+    ([*TRAIN, "--columns", "en", "de"], "", "has the columns 'a', 'b'"),
     ([*TRAIN, "--test", "none.tsv"], "", "`--test` must be files that exist; received"),
     ([*TRAIN, "--init", "none.keras"], "", "none.keras does not exist."),
     (
@@ -136,6 +137,7 @@ def outcomes(tmp_path_factory):
     for name in ("a.en", "a.de", "b.tsv", "old/checkpoints/epoch-0001.npz"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
+    (folder / "b.tsv").write_text("a\tb\n", "utf-8")
     files = [f'{name} = ["{folder}/b.tsv"]' for name in ("train", "valid")]
     lines = [*files, 'output = "old"', *PLANNED]
     (folder / "old/options.toml").write_text("\n".join(lines))

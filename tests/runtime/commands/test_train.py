@@ -1,4 +1,5 @@
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -38,7 +39,7 @@ def texts(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.chdir(folder)
     for name in ("a.en", "a.de", "b.tsv", "c.tsv", "d.en", "d.de", "a.tsv"):
-        (folder / name).touch()
+        (folder / name).write_text("a\tb\n", "utf-8")
 
 
 @pytest.fixture
@@ -97,11 +98,11 @@ def test_figures_of_a_silent_run(recipes):
 
 def test_fractions_and_files(recipes, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.tsv").touch()
+    (tmp_path / "a.tsv").write_text("a\tb\n", "utf-8")
     arguments = ["--train", "a.tsv", "--output", "runs/a"]
     assert invoke(*arguments, "--valid", "0.02", "--test=0.1").exit_code == 0
     assert (recipes[-1].valid, recipes[-1].test) == (0.02, 0.1)
-    (tmp_path / "0.02").touch()
+    (tmp_path / "0.02").write_text("a\tb\n", "utf-8")
     assert invoke(*arguments, "--valid", "0.02").exit_code == 0
     assert recipes[-1].valid == absolute("0.02")
     assert invoke(*arguments).exit_code == 0
@@ -109,6 +110,20 @@ def test_fractions_and_files(recipes, tmp_path, monkeypatch):
     result = invoke(*arguments, "--valid", "2")
     message = "`valid` must be files, or a fraction of the training text"
     assert message in str(result.exception)
+
+
+def test_columns_and_weights(recipes):
+    pathlib.Path("b.csv").write_text("id,en,de\n1,a,b\n", "utf-8")
+    given = ["--train", "a.en", "a.de:2", "b.csv:0.5", "--output", "runs/a"]
+    assert invoke(*given, "--columns", "en", "de").exit_code == 0
+    assert recipes[0].train == absolute("a.en", "a.de:2", "b.csv:0.5")
+    assert recipes[0].columns == ["en", "de"]
+    # The columns are checked before the first slow import.
+    result = invoke(*given, "--columns", "en", "fr")
+    assert "has the columns 'id', 'en', 'de'" in str(result.exception)
+    result = invoke(*given[:-3], "c.tsv:2", "missing.csv", *given[-2:])
+    assert "missing.csv does not exist" in str(result.exception)
+    assert len(recipes) == 1
 
 
 def test_auto_overrides_a_file(recipes, tmp_path):
@@ -196,7 +211,7 @@ def test_wrong_usage(recipes, tmp_path):
     assert result.exit_code == 1
     assert "received `epoch`. Did you mean `epochs`?" in str(result.exception)
     result = invoke(*FILES, "--test", "a", "b", "c")
-    assert "`test` must be a list of two files" in str(result.exception)
+    assert "c has no target" in str(result.exception)
     assert not recipes
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from keras_transformer.recipe import Recipe, read_options
 from keras_transformer.recipe.result import Figures
+from keras_transformer_runtime.runs.corpora import weights_of
 from keras_transformer_runtime.runs.folder import selected_options
 from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
@@ -32,15 +33,65 @@ def test_options_are_written_and_read(tmp_path):
     assert values.keys() == {field.name for field in dataclasses.fields(Recipe)}
 
 
-@pytest.mark.parametrize("files", ["a.tsv", pathlib.Path("a"), [], ["a", "b", "c"]])
+@pytest.mark.parametrize("files", ["a.tsv", pathlib.Path("a"), []])
 @pytest.mark.parametrize("name", ["train", "valid", "test"])
-def test_files_are_one_or_two(name, files):
+def test_files_are_a_list(name, files):
     if (name, files) == ("test", []):
         assert Recipe(**{**FILES, name: files}).test is None
         return
-    message = f"`{name}` must be a list of two files, .*; received `{name}="
+    message = f"`{name}` must be a list of files; received `{name}="
     with pytest.raises(ValueError, match=message):
         Recipe(**{**FILES, name: files})
+
+
+def test_corpora_and_weights(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "odd:7").touch()  # an existing file whose name has a colon
+
+    def corpora(*files, **options):
+        found = Recipe(**{**FILES, "train": [*files]}, **options).corpora("train")
+        names = [[*map(os.path.basename, corpus.files)] for corpus in found]
+        return names, weights_of(found)
+
+    assert corpora("a.txt") == ([["a.txt"]], None)
+    assert corpora("a.en", "a.de", "b.csv") == ([["a.en", "a.de"], ["b.csv"]], None)
+    found = corpora("b.tsv.gz:2", "a.en", "a.de:.5", "c.jsonl")
+    assert found == ([["b.tsv.gz"], ["a.en", "a.de"], ["c.jsonl"]], [2.0, 0.5, 1.0])
+    assert corpora("a.en", "odd:7", "b:en", "b.de") == (
+        [["a.en", "odd:7"], ["b:en", "b.de"]],
+        None,
+    )
+    assert corpora("pairs.txt:3", "b.tsv") == ([["pairs.txt"], ["b.tsv"]], [3.0, 1.0])
+    text = {"model": "causal"}
+    assert corpora("a.txt", "odd:7", "b.tsv", **text) == (
+        [["a.txt", "odd:7", "b.tsv"]],
+        None,
+    )
+    assert corpora("a.txt", "b:2", **text) == ([["a.txt"], ["b"]], [1.0, 2.0])
+    pairs = {"model": "causal", "documents": "pairs"}
+    assert corpora("a.en", "a.de", **pairs) == ([["a.en", "a.de"]], None)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"train": ["a", "b", "c"]}, "`train` must be source and .*/c has no target"),
+        ({"test": ["a", "b.csv"]}, "`test` must be source and .*/a has no target"),
+        ({"train": ["a.tsv:0"]}, "corpus of `train` must be .* above 0; received '0'"),
+        ({"train": ["a.tsv:-1"]}, "must be a number above 0; received '-1' after"),
+        ({"train": ["a", "b:nan"]}, "must be a number above 0; received 'nan' after"),
+        ({"train": ["a", "a.de:x"]}, "must be a number above 0; received 'x' after"),
+        ({"valid": ["a.tsv:2"]}, "`valid` must have no weights, .* Remove `:2`"),
+        ({"columns": ["en"]}, r"names of source and target; received `columns=\['en'"),
+        ({"columns": ["en", "de"], "model": "causal"}, "the name of running text;"),
+        ({"columns": ["en", "de"], "valid": 0.1}, "`columns` must be given with a"),
+    ],
+)
+def test_wrong_corpora(tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.de").touch()
+    with pytest.raises(ValueError, match=message):
+        Recipe(**{**FILES, **options})
 
 
 @pytest.mark.parametrize("name", ["epochs", "average", "num_beams", "patience"])
