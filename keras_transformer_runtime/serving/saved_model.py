@@ -1,6 +1,7 @@
 """A SavedModel in memory, whose functions are compiled for few shapes."""
 
 import bisect
+import ctypes
 import logging
 import math
 import os
@@ -134,6 +135,7 @@ class PaddedSavedModel(SavedModelEngine):
         specs = self.signatures[signature].structured_input_signature[1]
         none: dict[str, list[object]] = {name: [] for name in specs}
         super().call(signature, **self._padded(none, shape))
+        return_freed_memory()
         # New objects, since requests read the old ones in another thread.
         self.compiled = self.compiled | {shape}
         self.remaining = self.remaining[1:]
@@ -343,6 +345,13 @@ class ServedSavedModel(LoadedModel):
             return [self.call(name, [row])[0] for row in rows]
         outputs = self.engine.call(name, **columns)
         return [*_result_rows(name, outputs, len(rows))]
+
+
+def return_freed_memory() -> None:
+    """Returns to the system what XLA has freed after a compilation, with glibc."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _side(name: str) -> str:

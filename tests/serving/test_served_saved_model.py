@@ -1,7 +1,11 @@
 """A SavedModel in the server, compared with the SavedModel called alone."""
 
+import ctypes
 import json
 import logging
+import pathlib
+import resource
+import sys
 import time
 
 import numpy as np
@@ -23,6 +27,7 @@ from keras_transformer_runtime.serving.saved_model import (
     PaddedSavedModel,
     ServedSavedModel,
     Shape,
+    return_freed_memory,
 )
 from keras_transformer_runtime.serving.server_options import make_server_options
 
@@ -365,3 +370,20 @@ def test_completions_of_a_language_model(language_model, tmp_path):
         assert [choice["text"] for choice in echoed["choices"]] == [
             prompt + text for prompt, text in zip(prompts, texts, strict=True)
         ]
+
+
+def resident_mb():
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc")
+def test_freed_memory_returns_to_the_system(monkeypatch):
+    blocks = [np.ones(100_000, np.uint8) for _ in range(4000)]
+    last = blocks[-1]  # keeps glibc from returning what is below it
+    full = resident_mb()
+    blocks.clear()
+    return_freed_memory()
+    assert resident_mb() < full - 300 and last[0] == 1
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # without glibc
+    return_freed_memory()
