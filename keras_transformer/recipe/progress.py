@@ -18,6 +18,7 @@ from keras import ops
 from tqdm import tqdm
 
 from keras_transformer.models import GenerativeModel
+from keras_transformer.recipe.optimizers import describe_weight_decay
 from keras_transformer.recipe.plan import Choice, Plan
 from keras_transformer.recipe.task import Task
 from keras_transformer_runtime.files import written_whole
@@ -67,6 +68,8 @@ class Reporter:
         train, valid = task.describe_data()
         facts = {"Training text": train, "Validation text": valid}
         facts["Model"] = f"{model.count_params():,} parameters"
+        if plan["weight_decay"]:
+            facts["Weight decay"] = describe_weight_decay(model)
         config = model.get_config()
         if "add_start_token" in config:
             place = "begin" if config["add_start_token"] else "can begin anywhere in"

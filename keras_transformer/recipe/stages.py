@@ -98,6 +98,7 @@ def fit(run: PreparedRun, reporter: Reporter) -> None:
         keep=recipe.average,
         monitor=metric,
         mode=best,
+        total_steps=recipe.steps,
     )
     run.model.fit(
         run.data.train.dataset,

@@ -16,6 +16,7 @@ from keras_transformer_runtime.commands.engine_choice import (
     open_engine,
 )
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
+from keras_transformer_runtime.commands.other_names import ExplainingCommand
 from keras_transformer_runtime.commands.parameters import (
     BatchSize,
     EngineModelPath,
@@ -99,7 +100,7 @@ Stride = Annotated[
 ]
 
 
-@app.command("evaluate")
+@app.command("evaluate", cls=ExplainingCommand)
 @exits_on_interrupt
 def evaluate_command(
     command: typer.Context,

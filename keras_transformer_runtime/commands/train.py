@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
-from typer.core import TyperCommand
 
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
+from keras_transformer_runtime.commands.other_names import ExplainingCommand
 from keras_transformer_runtime.commands.startup import import_keras_quietly
 from keras_transformer_runtime.runs.early_checks import check_early
 from keras_transformer_runtime.runs.folder import began_recipe, latest_position
 from keras_transformer_runtime.runs.option_checks import SIZES
+from keras_transformer_runtime.runs.other_names import OF_TRAIN
 from keras_transformer_runtime.runs.recipe import Recipe, read_options
 
 app = typer.Typer()
@@ -40,12 +41,14 @@ _DEFAULTS = {
 }
 _OFF = {
     *("test", "init", "subword_sampling", "patience", "verbose", "tokenizer"),
-    "languages",
+    *("languages", "steps", "clip_norm"),
 }
 
 
-class TrainCommand(TyperCommand):
+class TrainCommand(ExplainingCommand):
     """A command without arguments whose options may have several values in a row."""
+
+    table = OF_TRAIN
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options = [option for option in self.params if option.multiple]
@@ -78,6 +81,7 @@ def train_command(**options: Any) -> None:
     del options["config"]
     for name in ("valid", "test"):
         options[name] = _files_or_fraction(options[name])
+    options["schedule"] = options["schedule"].replace("-", "_")
     recipe = Recipe(**options)
     check_early(recipe)
     import_keras_quietly()
@@ -100,8 +104,9 @@ def train_command(**options: Any) -> None:
 def _files_or_fraction(values: list[str] | float | None) -> list[str] | float | None:
     """Returns a text of the command: paths, or a number that is not a file."""
     if isinstance(values, list) and len(values) == 1:
+        number, is_percentage = values[0].removesuffix("%"), values[0].endswith("%")
         with contextlib.suppress(ValueError):
-            fraction = float(values[0])
+            fraction = float(number) / (100 if is_percentage else 1)
             return values if pathlib.Path(values[0]).exists() else fraction
     return values or None
 
