@@ -166,11 +166,12 @@ def compile_model(
 def _warn_of_long_warmup(recipe: PlannedRecipe, steps: int) -> None:
     """Warns if the learning rate falls, after some steps, before it is at its peak."""
     if steps < recipe.warmup_steps:
+        unit = "epochs" if recipe.steps is None else "steps"
         warnings.warn(
             f"`warmup_steps={recipe.warmup_steps}` is greater than {steps}, the number "
             "of batches before the learning rate falls: it does not reach "
             f"`learning_rate={recipe.learning_rate}`. Decrease `warmup_steps` or "
-            f"`cooldown`, or increase `{'epochs' if recipe.steps is None else 'steps'}`.",
+            f"`cooldown`, or increase `{unit}`.",
             stacklevel=2,
         )
 

@@ -45,12 +45,8 @@ def make_optimizer(
     options: Options = {"weight_decay": decay, "global_clipnorm": recipe.clip_norm}
     optimizer: keras.optimizers.Optimizer
     match recipe.optimizer:
-        case "adam":
+        case "adam" | "adamw":  # they differ in their default weight decay alone
             optimizer = keras.optimizers.Adam(
-                schedule, beta_2=0.98, epsilon=1e-9, **options
-            )
-        case "adamw":
-            optimizer = keras.optimizers.AdamW(
                 schedule, beta_2=0.98, epsilon=1e-9, **options
             )
         case "lion":
@@ -97,7 +93,7 @@ def total_steps(recipe: PlannedRecipe, batches_per_epoch: int) -> int:
 def cooldown_steps(recipe: PlannedRecipe, batches_per_epoch: int) -> int:
     """Returns the number of batches of the last epochs, in which the rate falls."""
     before = (recipe.epochs - min(recipe.cooldown, recipe.epochs)) * batches_per_epoch
-    return total_steps(recipe, batches_per_epoch) - before
+    return max(total_steps(recipe, batches_per_epoch) - before, 0)
 
 
 def make_schedule(

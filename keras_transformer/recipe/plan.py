@@ -110,7 +110,7 @@ def _choose_learning_rate(plan: Plan) -> None:
 def choose_batches(plan: Plan, tokens: int) -> None:
     """Chooses the size of the batches."""
     size = 2 ** round(math.log2(tokens / 100))  # 70 to 140 batches in an epoch
-    size = min(max(size, LEAST_TOKENS), MOST_TOKENS)
+    size = max(min(max(size, LEAST_TOKENS), MOST_TOKENS), plan["length"] or 1)
     plan.choose("tokens_per_batch", size, f"{tokens:,} tokens in an epoch")
 
 

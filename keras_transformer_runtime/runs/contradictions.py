@@ -5,7 +5,9 @@ from typing import NoReturn
 from keras_transformer_runtime.presets import PRESETS
 from keras_transformer_runtime.runs.option_checks import SCHEDULES_TO_ZERO, SUBWORDS
 from keras_transformer_runtime.runs.recipe import Recipe, default_of
+from keras_transformer_runtime.tokenizers.token_vocabulary import SPECIAL_TOKENS
 
+BYTES = 256 + len(SPECIAL_TOKENS)  # size of the vocabulary of bytes
 # Options of subwords alone.
 _OF_SUBWORDS = (
     *("subword_sampling", "normalization", "character_coverage", "byte_fallback"),
@@ -24,17 +26,15 @@ def check_agree(recipe: Recipe) -> None:
             *("cooldown", "schedule"),
             remedy="`schedule='constant'` with `cooldown` falls in the last epochs.",
         )
-    no_dropout = recipe.dropout == 0 and recipe.attention_dropout == 0
-    if recipe.r_drop and no_dropout:
+    if recipe.r_drop and recipe.dropout == recipe.attention_dropout == 0:
         _refuse(
             recipe,
             "`r_drop` must be 0 without dropout, as it compares two predictions that "
             "differ by their dropout",
             *("r_drop", "dropout", "attention_dropout"),
         )
-    if recipe.metric != "loss" and (recipe.patience or recipe.metric_every) < (
-        recipe.metric_every
-    ):
+    every = 1 if recipe.metric == "loss" else recipe.metric_every
+    if recipe.patience is not None and recipe.patience < every:
         _refuse(
             recipe,
             "`patience` must be at least `metric_every`, the epochs between two values "
@@ -119,20 +119,15 @@ def _check_tokenizers(recipe: Recipe) -> None:
             "target_tokenizer": recipe.target_tokenizer or recipe.tokenizer,
         }
     if all(kind == "bytes" for kind in kinds.values()):
-        _refuse_given(
-            recipe, "vocabulary_size", "bytes, which have a vocabulary of 256"
-        )
+        _refuse_size_of_bytes(recipe, "vocabulary_size")
     for side in ("source", "target"):
         if kinds.get(f"{side}_tokenizer") == "bytes":
-            name = f"{side}_vocabulary_size"
-            _refuse_given(recipe, name, "bytes, which have a vocabulary of 256")
+            _refuse_size_of_bytes(recipe, f"{side}_vocabulary_size")
     if all(kind is not None and kind not in SUBWORDS for kind in kinds.values()):
         for name in _OF_SUBWORDS:
             _refuse_given(recipe, name, "tokenizers without subwords")
     sizes = ("source_vocabulary_size", "target_vocabulary_size")
     given = [name for name in sizes if vars(recipe)[name] is not None]
-    if recipe.vocabulary_size is not None and len(given) == len(sizes):
-        _refuse_given(recipe, "vocabulary_size", "a size of each vocabulary")
     if recipe.vocabularies == "joint":
         for name in given:
             _refuse_given(
@@ -145,6 +140,12 @@ def _check_tokenizers(recipe: Recipe) -> None:
                 "same tokenizer",
                 *("vocabularies", *kinds),
             )
+
+
+def _refuse_size_of_bytes(recipe: Recipe, name: str) -> None:
+    if vars(recipe)[name] not in (None, BYTES):
+        text = f"`{name}` must be {BYTES}, or not given, for bytes"
+        _refuse(recipe, text, name)
 
 
 def _refuse_given(recipe: Recipe, name: str, what: str, remedy: str = "") -> None:
