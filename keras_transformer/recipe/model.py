@@ -119,8 +119,9 @@ def load_initial_model(
         )
     if trained.source_tokenizer is None:
         raise ValueError(
-            f"`init` must be a model with tokenizers; received `init={init!r}`, which "
-            f"contains {trained!r}. Train without `init`, or start from another model."
+            f"`init` must be a model with tokenizers; received `init={init!r}`, a "
+            f"{type(trained).__name__} without. Train without `init`, or start from "
+            "another model."
         )
     return trained
 

@@ -30,7 +30,7 @@ class OptimizerDefaults(NamedTuple):
 DEFAULTS = {
     "adam": OptimizerDefaults(1, None),
     "adamw": OptimizerDefaults(1, 0.01),
-    "lion": OptimizerDefaults(0.1, 0.1),  # the same product of rate and decay
+    "lion": OptimizerDefaults(0.3, 0.03),  # the product of both is that of AdamW
     "muon": OptimizerDefaults(1, 0.01),
     "adafactor": OptimizerDefaults(5, None),  # relative to the size of a weight
     "sgd": OptimizerDefaults(50, None),

@@ -71,9 +71,9 @@ def updates(optimizer, weights, gradients):
     return [b - a for a, b in zip(before, after, strict=True)], before
 
 
-def gradients_of(weights):
+def gradients_of(weights, seed=3):
     """Returns gradients that are far from 0, where `epsilon` would matter."""
-    rng = np.random.default_rng(3)
+    rng = np.random.default_rng(seed)
     drawn = [rng.normal(size=weight.shape) for weight in weights]
     return [(each + 0.1 * np.sign(each)).astype("float32") for each in drawn]
 
@@ -145,31 +145,52 @@ def test_matrices_decay_and_other_weights_do_not(name, models):
         )
 
 
-# First updates, whose formulas are short.
+# Updates with moments.
 
 
-def adam(g):  # the moments without their bias are g and g²
-    return -RATE * np.sign(g)
+def adam_updates(gradients):
+    m = v = 0.0
+    for n, g in enumerate(gradients, start=1):
+        m, v = 0.9 * m + 0.1 * g, 0.98 * v + 0.02 * g**2
+        yield -RATE * m / (1 - 0.9**n) / np.sqrt(v / (1 - 0.98**n))
 
 
-def lion(g):
-    return -RATE * np.sign(g)
+def lion_updates(gradients):
+    m = 0.0
+    for g in gradients:
+        yield -RATE * np.sign(0.9 * m + 0.1 * g)
+        m = 0.99 * m + 0.01 * g
 
 
-def sgd(g):  # momentum of Nesterov: the next step as well
-    return -RATE * (1 + 0.9) * g
+def sgd_updates(gradients):
+    momentum = 0.0
+    for g in gradients:
+        momentum = 0.9 * momentum - RATE * g
+        yield 0.9 * momentum - RATE * g
+
+
+def sgd(g):
+    return next(sgd_updates([g]))
 
 
 @pytest.mark.parametrize(
-    ("name", "update"), [("adam", adam), ("adamw", adam), ("lion", lion), ("sgd", sgd)]
+    ("name", "reference"),
+    [
+        ("adam", adam_updates),
+        ("adamw", adam_updates),
+        ("lion", lion_updates),
+        ("sgd", sgd_updates),
+    ],
 )
-def test_first_updates(name, update, models):
+def test_three_updates(name, reference, models):
     weights = models[1].trainable_weights
-    gradients = gradients_of(weights)
+    gradients = [gradients_of(weights, seed) for seed in range(3)]
     optimizer = make_optimizer(planned(optimizer=name, weight_decay=0.0), RATE)
-    found, _ = updates(optimizer, weights, gradients)
-    for each, gradient in zip(found, gradients, strict=True):
-        np.testing.assert_allclose(each, update(gradient), atol=1e-6)
+    found = [updates(optimizer, weights, each)[0] for each in gradients]
+    for index in range(len(weights)):
+        expected = reference([each[index].astype("float64") for each in gradients])
+        for each, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(each[index], wanted, atol=2e-6)
 
 
 def test_adafactor_changes_weights_in_proportion_to_their_size(models):
@@ -212,7 +233,7 @@ def test_muon_updates_the_matrices_of_the_feed_forward_networks(models):
                 scale = -RATE * 0.2 * np.sqrt(max(g.shape))
                 expected, atol = scale * newton_schulz(g), 2e-4
             else:
-                expected, atol = adam(g), 1e-6
+                expected, atol = next(adam_updates([g])), 1e-6
             np.testing.assert_allclose(update, expected, atol=atol, err_msg=weight.path)
         assert by_muon in (2, 3, 4)
 

@@ -12,10 +12,12 @@ from keras_transformer import SentencePieceTokenizer, Seq2Seq, Tokenizer
 from keras_transformer.layers import LearnedPositionalEncoding
 from keras_transformer.recipe import Recipe, read_options, result, train
 from keras_transformer.recipe.model import in_float32
+from keras_transformer.recipe.optimizers import DEFAULTS
 from keras_transformer.recipe.preparation import prepare
 from keras_transformer.recipe.progress import HistoryFile, Reporter
 from keras_transformer.recipe.stages import finish, fit
 from keras_transformer.recipe.translation import LENGTH_PENALTIES
+from keras_transformer_runtime.runs.option_checks import OPTIMIZERS
 
 TOY = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
 
@@ -204,7 +206,7 @@ def test_init_must_be_trainable(options, tmp_path):
     with pytest.raises(FileNotFoundError, match="letters.keras does not exist"):
         train(Recipe(**options, init=tmp_path / "letters.keras"))
     Seq2Seq(**TOY, vocabulary_size=11).save(tmp_path / "letters.keras")
-    message = "`init` must be a model with tokenizers; .*letters.keras'`, which"
+    message = "`init` must be a model with tokenizers; .*letters.keras'`, a Seq2Seq"
     with pytest.raises(ValueError, match=message):
         train(Recipe(**options, init=tmp_path / "letters.keras"))
     tokenizer = SentencePieceTokenizer.train(options["train"], vocabulary_size=37)
@@ -307,6 +309,50 @@ def test_a_missing_test_text_is_refused_before_training(options, tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         train(Recipe(**{**options, "test": ["nowhere.tsv"]}))
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.once("torch")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_each_optimizer_resumes_exactly(options, tmp_path, optimizer, capsys):
+    """A run of 2 epochs and 3 batches is stopped in its second epoch."""
+    del options["epochs"], options["cooldown"], options["warmup_steps"]
+    options |= {"optimizer": optimizer, "schedule": "cosine", "clip_norm": 1.0}
+    options |= {"metric": "loss", "micro_batches": 2, "save_every": 2, "verbose": 2}
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if self.model.optimizer.iterations > batches + 4:
+                raise KeyboardInterrupt
+
+    def fitted(folder, *others):
+        recipe = Recipe(**{**options, "output": tmp_path / folder, "steps": steps})
+        run = prepare(recipe, Reporter(2))
+        callbacks = run.evaluator.callbacks
+        run.evaluator.callbacks = lambda: [*callbacks(), *others]
+        fit(run, Reporter(0))
+        return run
+
+    steps = 5
+    batches = fitted("first").data.train.batches_per_epoch
+    steps = 2 * batches + 3
+    whole = fitted("whole")
+    assert int(whole.model.optimizer.iterations) == steps
+    with pytest.raises(KeyboardInterrupt):
+        fitted("stopped", Stop())
+    resumed = fitted("stopped")
+    assert int(resumed.model.optimizer.iterations) == steps
+    weights = whole.model.get_weights()
+    for a, b in zip(weights, resumed.model.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+    first, *_, last = read_history(tmp_path / "whole")
+    assert float(last["loss"]) < float(first["loss"])
+    decays = DEFAULTS[optimizer].weight_decay is not None
+    assert ("Weight decay     of " in capsys.readouterr().out) == decays
+    message = "`steps` must be that of the run to resume, with `steps="
+    with pytest.raises(ValueError, match=message):
+        steps += 1
+        fitted("stopped")
 
 
 @pytest.mark.slow

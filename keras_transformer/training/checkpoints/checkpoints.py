@@ -5,7 +5,7 @@ import math
 import os
 import pathlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import keras
@@ -569,8 +569,8 @@ def _warn_of_changes(
         warnings.warn(
             "`data` differ from the data of the run so far in "
             f"{', '.join(map(repr, changed))}. Training continues with them. Received "
-            f"{data}; {path} has {before}. To continue the run as it began, pass its "
-            "texts and arguments.",
+            f"{_format_identity(data)}; {path} has {_format_identity(before)}. To "
+            "continue the run as it began, pass its texts and arguments.",
             stacklevel=2,
         )
     if state["backend"] != keras.backend.backend():
@@ -580,6 +580,10 @@ def _warn_of_changes(
             "run on one backend: dropout draws other numbers.",
             stacklevel=2,
         )
+
+
+def _format_identity(data: Mapping[str, int] | None) -> str:
+    return ", ".join(f"{name} {number}" for name, number in (data or {}).items())
 
 
 def _format_rates(rates: Sequence[float]) -> str:
