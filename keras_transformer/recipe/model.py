@@ -4,8 +4,6 @@ import math
 import pathlib
 import warnings
 
-import keras
-
 from keras_transformer.layers import (
     AlibiBias,
     LearnedPositionalEncoding,
@@ -16,12 +14,17 @@ from keras_transformer.layers import (
 )
 from keras_transformer.models import PRESETS, CausalLM, GenerativeModel, Seq2Seq
 from keras_transformer.recipe.loading import load_trained_model
+from keras_transformer.recipe.optimizers import (
+    cooldown_steps,
+    make_optimizer,
+    make_schedule,
+    total_steps,
+)
 from keras_transformer.recipe.tokenizers import Tokenizers
 from keras_transformer.training import (
     LabelSmoothedCrossEntropy,
     MaskedTokenAccuracy,
     Perplexity,
-    WarmupInverseSquareRoot,
 )
 from keras_transformer.types import Config
 from keras_transformer_runtime.runs.folder import latest_position
@@ -116,8 +119,9 @@ def load_initial_model(
         )
     if trained.source_tokenizer is None:
         raise ValueError(
-            f"`init` must be a model with tokenizers; received `init={init!r}`, which "
-            f"contains {trained!r}. Train without `init`, or start from another model."
+            f"`init` must be a model with tokenizers; received `init={init!r}`, a "
+            f"{type(trained).__name__} without. Train without `init`, or start from "
+            "another model."
         )
     return trained
 
@@ -148,18 +152,11 @@ def compile_model(
     model: GenerativeModel, recipe: PlannedRecipe, batches_per_epoch: int
 ) -> None:
     """Compiles the model with the optimizer, loss and metrics of the recipe."""
-    total_steps = recipe.epochs * batches_per_epoch
-    cooldown_steps = min(recipe.cooldown, recipe.epochs) * batches_per_epoch
     if latest_position(recipe.output) is None:
-        _warn_of_long_warmup(recipe, total_steps - cooldown_steps)
-    schedule = WarmupInverseSquareRoot(
-        recipe.learning_rate,
-        recipe.warmup_steps,
-        total_steps=total_steps,
-        cooldown_steps=cooldown_steps,
-    )
+        steps = total_steps(recipe, batches_per_epoch)
+        _warn_of_long_warmup(recipe, steps - cooldown_steps(recipe, batches_per_epoch))
     model.compile(
-        optimizer=keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9),
+        optimizer=make_optimizer(recipe, make_schedule(recipe, batches_per_epoch)),
         loss=LabelSmoothedCrossEntropy(recipe.label_smoothing),
         metrics=[MaskedTokenAccuracy(), Perplexity()],
         micro_batches=recipe.micro_batches,
@@ -170,11 +167,12 @@ def compile_model(
 def _warn_of_long_warmup(recipe: PlannedRecipe, steps: int) -> None:
     """Warns if the learning rate falls, after some steps, before it is at its peak."""
     if steps < recipe.warmup_steps:
+        unit = "epochs" if recipe.steps is None else "steps"
         warnings.warn(
             f"`warmup_steps={recipe.warmup_steps}` is greater than {steps}, the number "
             "of batches before the learning rate falls: it does not reach "
             f"`learning_rate={recipe.learning_rate}`. Decrease `warmup_steps` or "
-            "`cooldown`, or increase `epochs`.",
+            f"`cooldown`, or increase `{unit}`.",
             stacklevel=2,
         )
 

@@ -6,7 +6,10 @@ from typing import Any, NamedTuple
 
 from keras_transformer.dataset import ParallelDataset, TextDataset
 from keras_transformer.models import PRESETS
+from keras_transformer.recipe.optimizers import DEFAULTS
 from keras_transformer.recipe.text_statistics import TextStatistics
+from keras_transformer_runtime.runs.contradictions import check_heads
+from keras_transformer_runtime.runs.option_checks import SCHEDULES_TO_ZERO
 from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe
 
 # Numbers of pairs from which a larger preset is chosen.
@@ -20,6 +23,7 @@ UPDATES = 6.6  # times the square root of the tokens in an epoch
 CHARACTER_UPDATES = 5000  # at least, for a source of characters
 LEAST_EPOCHS, MOST_EPOCHS = 5, 100
 MOST_WARMUP = 2000  # batches
+SHORT_WARMUP = 10  # part of the batches, unless the rate falls as the inverse root
 SHORT_TARGET = 2.0  # words; such outputs are right or wrong
 
 
@@ -67,6 +71,7 @@ def choose_model(plan: Plan, pairs: int, target_tokens: int) -> None:
     if plan["init"] is None:
         preset = _preset(pairs, SMALL_FROM, BASE_FROM)
         plan.choose("preset", preset, f"{pairs:,} pairs")
+        _check_heads(plan)
     _choose_learning_rate(plan)
     few, many = 2_000_000, 20_000_000
     rate = 0.3 if target_tokens < few else 0.2 if target_tokens < many else 0.1
@@ -82,9 +87,14 @@ def choose_language_model(plan: Plan, tokens: int) -> None:
     if plan["init"] is None:
         preset = _preset(tokens, SMALL_LM_FROM, BASE_LM_FROM)
         plan.choose("preset", preset, f"{tokens:,} tokens")
+        _check_heads(plan)
         plan.choose("blocks", "modern", "lower loss at the same size")
     _choose_learning_rate(plan)
     plan.choose("dropout", 0.2 if tokens < SMALL_LM_FROM else 0.1, f"{tokens:,} tokens")
+
+
+def _check_heads(plan: Plan) -> None:
+    check_heads(*(plan[n] for n in ("preset", "hidden_dim", "num_heads", "positions")))
 
 
 def _preset(size: int, small_from: int, base_from: int) -> str:
@@ -94,17 +104,24 @@ def _preset(size: int, small_from: int, base_from: int) -> str:
 
 
 def _choose_learning_rate(plan: Plan) -> None:
+    name = plan["optimizer"]
+    defaults = DEFAULTS[name]
     if plan["init"] is None:
         width = plan["hidden_dim"] or PRESETS[plan["preset"]]["hidden_dim"]
-        plan.choose("learning_rate", round(0.512 / width, 6), f"model of width {width}")
+        rate, reason = 0.512 / width, f"model of width {width}"
     else:
-        plan.choose("learning_rate", 4e-4, "continues a trained model")
+        rate, reason = 4e-4, "continues a trained model"
+    if name != "adam":
+        reason += f", {name}"
+    plan.choose("learning_rate", round(rate * defaults.rate, 6), reason)
+    if defaults.weight_decay is not None:
+        plan.choose("weight_decay", defaults.weight_decay, name)
 
 
 def choose_batches(plan: Plan, tokens: int) -> None:
     """Chooses the size of the batches."""
     size = 2 ** round(math.log2(tokens / 100))  # 70 to 140 batches in an epoch
-    size = min(max(size, LEAST_TOKENS), MOST_TOKENS)
+    size = max(min(max(size, LEAST_TOKENS), MOST_TOKENS), plan["length"] or 1)
     plan.choose("tokens_per_batch", size, f"{tokens:,} tokens in an epoch")
 
 
@@ -124,12 +141,29 @@ def choose_schedule(plan: Plan, data: ParallelDataset | TextDataset) -> None:
     if plan["source_tokenizer"] == "characters":
         updates = max(updates, CHARACTER_UPDATES)
     epochs = min(max(round(updates / batches), LEAST_EPOCHS), MOST_EPOCHS)
-    plan.choose("epochs", epochs, f"{epochs * batches:,} updates")
-    epochs = plan["epochs"]
+    reason = f"{epochs * batches:,} updates"
+    if plan["steps"] is not None:
+        epochs = math.ceil(plan["steps"] / batches)
+        reason = f"{plan['steps']:,} updates, {batches:,} in an epoch"
+    plan.choose("epochs", epochs, reason)
+    _choose_rates(plan, batches)
+    plan.choose("save_every", min(500, batches), "also every 5 minutes")
+
+
+def _choose_rates(plan: Plan, batches: int) -> None:
+    """Chooses when the learning rate rises and falls, and the epochs of the mean."""
+    epochs, schedule = plan["epochs"], plan["schedule"]
+    total = plan["steps"] or epochs * batches
+    if schedule in SCHEDULES_TO_ZERO:
+        plan.choose("cooldown", 0, f"{schedule} falls to 0")
+        rising = max(1, min(MOST_WARMUP, total // SHORT_WARMUP))
+        plan.choose("warmup_steps", rising, f"of {total:,} batches")
+        plan.choose("average", max(epochs // 4, 1), "a quarter of the epochs")
+        return
     plan.choose("cooldown", epochs // 4, "a quarter of the epochs")
     cooldown = min(plan["cooldown"], epochs)
-    before = max(epochs - cooldown, 1) * batches
-    rising = max(1, min(MOST_WARMUP, int(0.62 * before)))
+    before = min(max(epochs - cooldown, 1) * batches, total)
+    share = 0.62 if schedule == "inverse_sqrt" else 1 / SHORT_WARMUP
+    rising = max(1, min(MOST_WARMUP, int(share * before)))
     plan.choose("warmup_steps", rising, f"of {before:,} batches before the cool-down")
     plan.choose("average", max(cooldown, 1), "the epochs of the cool-down")
-    plan.choose("save_every", min(500, batches), "also every 5 minutes")

@@ -15,6 +15,7 @@ from keras_transformer.recipe.model import (
     load_initial_model,
     with_options,
 )
+from keras_transformer.recipe.optimizers import describe_weight_decay
 from keras_transformer.recipe.plan import Choice, Plan, choose_schedule
 from keras_transformer.recipe.task import Datasets, Evaluator, Task
 from keras_transformer.recipe.tokenizers import Tokenizers
@@ -120,6 +121,8 @@ def _print_plan(
     train, valid = task.describe_data()
     facts = {"Training text": train, "Validation text": valid}
     facts["Model"] = f"{model.count_params():,} parameters"
+    if plan["weight_decay"]:
+        facts["Weight decay"] = describe_weight_decay(model)
     config = model.get_config()
     if "add_start_token" in config:
         place = "begin" if config["add_start_token"] else "can begin anywhere in"

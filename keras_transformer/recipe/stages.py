@@ -128,6 +128,7 @@ def fit(run: PreparedRun, display: Display) -> None:
         keep=recipe.average,
         monitor=metric,
         mode=best,
+        total_steps=recipe.steps,
     )
     run.model.fit(
         run.data.train.dataset,

@@ -110,8 +110,8 @@ def make_tokenizers(
     if kinds[0] != kinds[1] or own_sizes != [None, None]:
         raise ValueError(
             "`vocabularies` must be 'separate' unless source and target have the same "
-            "tokenizer and no separate sizes; received `vocabularies='joint'`, the "
-            f"tokenizers {kinds} and the sizes {own_sizes}."
+            "tokenizer and no separate sizes; received `vocabularies='joint'` and "
+            f"{' and '.join(kinds)}."
         )
     tokenizer = _train(plan, "vocabulary_size", kinds[0], [0, 1], text, corpora)
     return Tokenizers(tokenizer, tokenizer)

@@ -19,7 +19,7 @@ from keras_transformer.training.metrics import MaskedTokenAccuracy, Perplexity
 from keras_transformer.training.non_finite_loss import NonFiniteLoss
 from keras_transformer.training.pipeline import Pipeline
 from keras_transformer.training.r_drop import r_drop_loss
-from keras_transformer.training.schedules import WarmupInverseSquareRoot
+from keras_transformer.training.schedules import WarmupDecay, WarmupInverseSquareRoot
 from keras_transformer.training.skip_non_finite import SkipNonFinite
 from keras_transformer.training.token_trainer import TokenTrainer
 from keras_transformer.training.training_progress import TrainingProgress
@@ -37,6 +37,7 @@ __all__ = [
     "TokenTrainer",
     "TrainingProgress",
     "TranslationQuality",
+    "WarmupDecay",
     "WarmupInverseSquareRoot",
     "average_checkpoints",
     "freeze",

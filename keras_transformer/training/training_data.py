@@ -1,6 +1,7 @@
 """Protocol of training data with positions, its checks, and callbacks that have it."""
 
 import copy
+import math
 from typing import Protocol, Self, TypeAlias
 
 import keras
@@ -43,13 +44,14 @@ class TrainingData(Protocol):
         """Returns the (source, target) texts of the batch at a position."""
 
 
-def check_data(data: TrainingData | None, save_every: int | None) -> None:
-    """Checks that data are given if they are required, and have positions."""
-    if data is None and save_every is not None:
-        raise ValueError(
-            "`data` must be given with `save_every`, so that a run can resume within "
-            f"an epoch; received `data=None` and `save_every={save_every}`."
-        )
+def check_data(data: TrainingData | None, **requiring: int | None) -> None:
+    """Checks that data are given if arguments require them, and have positions."""
+    for name, value in requiring.items():
+        if data is None and value is not None:
+            raise ValueError(
+                f"`data` must be given with `{name}`, so that a run can resume within "
+                f"an epoch; received `data=None` and `{name}={value}`."
+            )
     if data is not None and not hasattr(data, "restore"):
         raise ValueError(
             "`data` must be the `ParallelDataset` whose `dataset` is passed to `fit`; "
@@ -64,6 +66,24 @@ def check_steps(data: TrainingData | None, steps: int | None) -> None:
             "`data` must be the `ParallelDataset` whose `dataset` is passed to `fit`, "
             f"without `steps_per_epoch`; received `data` of {data.batches_per_epoch} "
             f"batches per epoch, where `fit` makes {steps} steps."
+        )
+
+
+def check_total_steps(
+    data: TrainingData, total_steps: int, epochs: int, steps_per_execution: int
+) -> None:
+    """Checks that `fit` can end after a number of updates."""
+    needed = math.ceil(total_steps / data.batches_per_epoch)
+    if epochs != needed:
+        raise ValueError(
+            f"`epochs` of `fit` must be {needed} for `total_steps={total_steps}` and "
+            f"{data.batches_per_epoch} batches per epoch; received `epochs={epochs}`."
+        )
+    if steps_per_execution != 1:
+        raise ValueError(
+            "`steps_per_execution` of `compile` must be 1 with `total_steps`; received "
+            f"`steps_per_execution={steps_per_execution}`, "
+            f"`total_steps={total_steps}`."
         )
 
 

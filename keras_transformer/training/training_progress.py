@@ -177,10 +177,10 @@ class TrainingProgress(keras.callbacks.Callback):
         if not (self._steps and batches):  # The size of the data is not yet known.
             return
         first_batch = self.params.get("first_batch", 0)  # Set when an epoch is resumed.
-        steps = self._steps + first_batch
-        batches_left = (
-            (self.params["epochs"] - self._epoch) * steps - first_batch - batches
-        )
+        # `Checkpoints` sets both in a run whose last epoch may be shorter.
+        whole = self.params.get("batches_per_epoch", self._steps + first_batch)
+        total = self.params.get("total_steps", self.params["epochs"] * whole)
+        batches_left = total - self._epoch * whole - first_batch - batches
         ends_left = self.params["epochs"] - self._epoch - (end_seconds is not None)
         end = min(
             (x for x in (end_seconds, self._end_seconds) if x is not None), default=0.0
@@ -192,7 +192,7 @@ class TrainingProgress(keras.callbacks.Callback):
             seconds_left += self.seconds_after(end)
         logs["minutes_left"] = seconds_left / 60
         if self.tokens_per_epoch is not None:
-            tokens = self.tokens_per_epoch / steps * batches
+            tokens = self.tokens_per_epoch / whole * batches
             logs["tokens_per_second"] = tokens / seconds
 
 

@@ -19,6 +19,7 @@ from keras_transformer_runtime.commands.messages import (
     exits_on_interrupt,
     print_message,
 )
+from keras_transformer_runtime.commands.other_names import ExplainingCommand
 from keras_transformer_runtime.commands.parameters import (
     BatchSize,
     EngineModelPath,
@@ -78,7 +79,7 @@ LengthPenalty = Annotated[
 IncludePrompt = Annotated[bool, typer.Option(help="Begin each text with its prompt.")]
 
 
-@app.command("generate")
+@app.command("generate", cls=ExplainingCommand)
 @exits_on_interrupt
 def generate_command(
     context: typer.Context,

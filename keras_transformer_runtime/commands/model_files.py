@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
+from keras_transformer_runtime.commands.other_names import ExplainingCommand
 from keras_transformer_runtime.commands.parameters import (
     LengthPenalty,
     MaxLength,
@@ -63,7 +64,7 @@ OPTIONS = {
 }
 
 
-@app.command("export")
+@app.command("export", cls=ExplainingCommand)
 @exits_on_interrupt
 def export_command(
     model: ModelPath,
@@ -168,7 +169,7 @@ def parse_card(lines: Sequence[str]) -> dict[str, str]:
     return card
 
 
-@app.command("import")
+@app.command("import", cls=ExplainingCommand)
 @exits_on_interrupt
 def import_command(
     folder: Annotated[

@@ -5,10 +5,11 @@ import pathlib
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+
+from keras_transformer_runtime.commands.other_names import ExplainingCommand
 
 
-class ManyValuesCommand(TyperCommand):
+class ManyValuesCommand(ExplainingCommand):
     """A command whose options, after its arguments, may have several values."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

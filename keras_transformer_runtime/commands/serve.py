@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
+from keras_transformer_runtime.commands.other_names import ExplainingCommand
 from keras_transformer_runtime.model_paths import is_version
 from keras_transformer_runtime.packages import require_extra
 
@@ -109,7 +110,7 @@ WaitForVersions = Annotated[
 ]
 
 
-@app.command("serve")
+@app.command("serve", cls=ExplainingCommand)
 @exits_on_interrupt
 def serve_command(
     folders: Folders = None,

@@ -17,6 +17,7 @@ from keras_transformer_runtime.display import Display
 from keras_transformer_runtime.runs.early_checks import check_early
 from keras_transformer_runtime.runs.folder import began_recipe, latest_position
 from keras_transformer_runtime.runs.option_checks import SIZES
+from keras_transformer_runtime.runs.other_names import OF_TRAIN
 from keras_transformer_runtime.runs.recipe import Recipe, read_options
 
 app = typer.Typer()
@@ -43,11 +44,17 @@ _DEFAULTS = {
 }
 _OFF = {
     *("test", "init", "subword_sampling", "patience", "verbose", "tokenizer"),
-    *("languages", "columns"),
+    *("languages", "columns", "steps", "clip_norm"),
 }
 
 
-@app.command("train", cls=ManyValuesCommand)
+class TrainCommand(ManyValuesCommand):
+    """The command, which answers the names of other toolkits."""
+
+    table = OF_TRAIN
+
+
+@app.command("train", cls=TrainCommand)
 @exits_on_interrupt
 def train_command(**options: Any) -> None:
     """Train a model on text. The same command resumes a stopped run.
@@ -63,6 +70,7 @@ def train_command(**options: Any) -> None:
     del options["config"]
     for name in ("valid", "test"):
         options[name] = _files_or_fraction(options[name])
+    options["schedule"] = options["schedule"].replace("-", "_")
     recipe = Recipe(**options)
     check_early(recipe)
     # The line appears before the slow imports.
@@ -88,8 +96,9 @@ def train_command(**options: Any) -> None:
 def _files_or_fraction(values: list[str] | float | None) -> list[str] | float | None:
     """Returns a text of the command: paths, or a number that is not a file."""
     if isinstance(values, list) and len(values) == 1:
+        number, is_percentage = values[0].removesuffix("%"), values[0].endswith("%")
         with contextlib.suppress(ValueError):
-            fraction = float(values[0])
+            fraction = float(number) / (100 if is_percentage else 1)
             return values if pathlib.Path(values[0]).exists() else fraction
     return values or None
 

@@ -15,6 +15,7 @@ from keras_transformer_runtime.commands.engine_choice import (
     open_engine,
 )
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
+from keras_transformer_runtime.commands.other_names import ExplainingCommand
 from keras_transformer_runtime.commands.parameters import (
     BatchSize,
     DiversityPenalty,
@@ -115,7 +116,7 @@ Overwrite = Annotated[
 ]
 
 
-@app.command("translate")
+@app.command("translate", cls=ExplainingCommand)
 @exits_on_interrupt
 def translate_command(
     context: typer.Context,

@@ -12,6 +12,7 @@ from keras_transformer_runtime.arguments import (
 from keras_transformer_runtime.model_paths import find_model
 from keras_transformer_runtime.packages import require_extra, require_modules
 from keras_transformer_runtime.presets import PRESETS
+from keras_transformer_runtime.runs.contradictions import check_agree, check_one_length
 from keras_transformer_runtime.runs.folder import (
     check_same_texts,
     is_complete,
@@ -29,6 +30,7 @@ def check_early(recipe: Recipe) -> None:
     require_modules(["ctranslate2"], "A training run")
     check_one_of(PRESETS, optional=True, preset=recipe.preset)
     check_one_of(DTYPES, dtype=recipe.dtype)
+    check_one_length(recipe)
     _check_backend(devices=recipe.devices, workers=recipe.workers)
     normalization_rule(recipe.normalization, recipe.lowercase)
     check_character_coverage(recipe.character_coverage)
@@ -45,9 +47,12 @@ def check_early(recipe: Recipe) -> None:
     if is_complete(recipe):
         check_same_texts(recipe)
         return
+    is_new = recipe_to_resume(recipe) is None
+    if is_new:
+        check_agree(recipe)
     for name in ("train", "valid", "test"):
         _check_files(recipe, name)
-    if recipe_to_resume(recipe) is not None:
+    if not is_new:
         check_same_texts(recipe)
     elif recipe.init:
         _check_init(recipe.init)

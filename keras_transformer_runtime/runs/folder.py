@@ -7,7 +7,8 @@ import zlib
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.files import read_json, write_json
 from keras_transformer_runtime.model_paths import is_version
-from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe, read_options
+from keras_transformer_runtime.runs.option_checks import SCHEDULES_TO_ZERO
+from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe, read_entries
 from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
 
 CHECKSUMS, FIGURES = "checksums.json", "figures.json"
@@ -52,7 +53,7 @@ def documents_of_run(path: pathlib.Path) -> str | None:
 def began_recipe(output: pathlib.Path) -> PlannedRecipe:
     """Reads the options of a run from its folder."""
     path = output / "options.toml"
-    values = read_options(path)
+    values = read_entries(path)
     try:
         return PlannedRecipe.of(values)
     except (TypeError, ValueError) as error:
@@ -156,8 +157,9 @@ def warn_of_another_cooldown(recipe: PlannedRecipe) -> None:
     assert position is not None
     epochs = began_recipe(pathlib.Path(recipe.output)).epochs
     begun = position.epochs + bool(position.batches)
+    falls_from_warmup = recipe.schedule in SCHEDULES_TO_ZERO
     is_cooling = begun > min(recipe.epochs, epochs) - recipe.cooldown
-    if begun < recipe.epochs != epochs and is_cooling:
+    if begun < recipe.epochs != epochs and (is_cooling or falls_from_warmup):
         warnings.warn(
             f"`epochs={recipe.epochs}` replaces `epochs={epochs}` in epoch {begun}, "
             "where the learning rate falls with one of them. The learning rate may "

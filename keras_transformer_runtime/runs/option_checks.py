@@ -22,6 +22,9 @@ METRICS = (
     *("token_error_rate", "character_error_rate", "loss"),
 )
 POSITIONS = ("sinusoidal", "learned", "rotary", "relative", "alibi")
+OPTIMIZERS = ("adam", "adamw", "lion", "muon", "adafactor", "sgd")
+SCHEDULES = ("inverse_sqrt", "cosine", "linear", "constant")
+SCHEDULES_TO_ZERO = ("cosine", "linear")
 BLOCKS = ("plain", "modern")
 ENGINES = ("keras", "ctranslate2")
 SIZES = ("num_layers", "hidden_dim", "intermediate_dim", "num_heads")
@@ -88,15 +91,15 @@ _TYPE_NAMES: dict[object, str] = {
 _COUNTS = (
     *("max_length", "length", "micro_batches", "devices", "model_parallel", "workers"),
     *("vocabulary_size", "source_vocabulary_size", "target_vocabulary_size", *SIZES),
-    *("epochs", "tokens_per_batch", "warmup_steps", "average", "patience"),
+    *("epochs", "steps", "tokens_per_batch", "warmup_steps", "average", "patience"),
     *("save_every", "metric_every", "num_beams"),
 )
 _CHECKS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
     (partial(check_ints, 1), _COUNTS),
     (partial(check_ints, 0), ("cooldown",)),
     (partial(check_numbers, 0, 2**32 - 1), ("seed",)),
-    (partial(check_numbers, above=0), ("learning_rate",)),
-    (partial(check_numbers, 0), ("r_drop",)),
+    (partial(check_numbers, above=0), ("learning_rate", "clip_norm")),
+    (partial(check_numbers, 0), ("r_drop", "weight_decay")),
     (
         partial(check_numbers, 0, below=1),
         ("dropout", "attention_dropout", "label_smoothing"),
@@ -116,6 +119,8 @@ _CHECKS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
     (partial(check_one_of, METRICS), ("metric",)),
     (partial(check_one_of, POSITIONS), ("positions",)),
     (partial(check_one_of, BLOCKS), ("blocks",)),
+    (partial(check_one_of, OPTIMIZERS), ("optimizer",)),
+    (partial(check_one_of, SCHEDULES), ("schedule",)),
     (partial(check_one_of, ENGINES), ("valid_engine",)),
 )
 

@@ -1,22 +1,30 @@
 """The options of a training run."""
 
+import contextlib
 import dataclasses
 import difflib
 import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Self, TypeAlias, get_type_hints
+from typing import Annotated, Any, Self, TypeAlias, get_args, get_type_hints
 
 from keras_transformer_runtime.files import read_toml
 from keras_transformer_runtime.runs.corpora import CorpusFiles, split_corpora
 from keras_transformer_runtime.runs.option_checks import (
     METRICS,
+    OPTIMIZERS,
     POSITIONS,
+    SCHEDULES,
     TOKENIZERS,
     check_suits_model,
     check_types,
     check_values,
+)
+from keras_transformer_runtime.runs.other_names import (
+    OF_TRAIN,
+    explanation,
+    find_meaning,
 )
 from keras_transformer_runtime.text_rows import table_form
 
@@ -84,7 +92,7 @@ class Recipe:
     valid: Annotated[
         list[str] | float | None,
         "Validation text, in the same form, or the fraction of the training text to "
-        "hold out, such as 0.02.",
+        "hold out, such as 0.02 or 2%.",
     ] = None
     test: Annotated[
         list[str] | float | None, "Test text, in the same form, or a fraction."
@@ -177,17 +185,34 @@ class Recipe:
     ] = "float32"
 
     epochs: Annotated[int | None, "Number of passes over the training text."] = None
+    steps: Annotated[
+        int | None, "Number of batches after which the run ends, in place of --epochs."
+    ] = None
     tokens_per_batch: Annotated[
         int | None, "Number of source or target tokens in a batch, padding included."
     ] = None
+    optimizer: Annotated[str, f"Optimizer: {', '.join(OPTIMIZERS)}."] = "adam"
     learning_rate: Annotated[
         float | None, "Peak learning rate, reached after warm-up."
     ] = None
+    schedule: Annotated[
+        str,
+        f"Learning rate after warm-up: {', '.join(SCHEDULES)}; cosine and linear "
+        "fall to 0 at the end of the run.",
+    ] = "inverse_sqrt"
     warmup_steps: Annotated[
         int | None, "Number of batches in which the learning rate rises."
     ] = None
     cooldown: Annotated[
         int | None, "Number of final epochs in which the learning rate falls to 0."
+    ] = None
+    weight_decay: Annotated[
+        float | None,
+        "Decoupled weight decay of matrices; not of embeddings, biases and "
+        "normalizations. 0: none.",
+    ] = None
+    clip_norm: Annotated[
+        float | None, "Maximum norm of the gradient of all weights together."
     ] = None
     label_smoothing: Annotated[
         float | None, "Probability that is distributed over the whole vocabulary."
@@ -257,7 +282,9 @@ class Recipe:
                 f"`devices={self.devices}`, `model_parallel={self.model_parallel}`."
             )
         values, model = self.values(), self.model
-        given = {n: value for n, value in values.items() if value != _default(n, model)}
+        given = {
+            n: value for n, value in values.items() if value != default_of(n, model)
+        }
         check_suits_model(values, given)
 
     @classmethod
@@ -307,7 +334,9 @@ class Recipe:
         missing = {
             name: vars(began)[name]
             for name, value in self.values().items()
-            if value is None and name not in ("test", "patience", "verbose")
+            if value is None
+            and name not in ("test", "patience", "verbose")
+            and not (name == "steps" and self.epochs is not None)
         }
         return dataclasses.replace(self, **missing)
 
@@ -331,9 +360,10 @@ class Recipe:
             is_free = name in _CHANGEABLE and not is_part_of_train
             if value != former[name] and not is_free:
                 raise ValueError(
-                    f"`{name}` must be that of the run to resume, {former[name]!r} in "
-                    f"{path}; received `{name}={value!r}`. Choose another `output` for "
-                    "a new run, or edit that file to resume with another value."
+                    f"`{name}` must be that of the run to resume, with "
+                    f"`{name}={former[name]!r}` in {path}; received "
+                    f"`{name}={value!r}`. Choose another `output` for a new run, or "
+                    "edit that file to resume with another value."
                 )
 
     def _check_files(self) -> None:
@@ -443,7 +473,8 @@ class PlannedRecipe(Recipe):
         }
         missing = [name for name in sorted(required) if values.get(name) is None]
         if missing:
-            raise ValueError(f"the options {missing} are missing")
+            names = ", ".join(f"`{name}`" for name in missing)
+            raise ValueError(f"the options {names} are missing")
         return cls(**values)
 
 
@@ -475,6 +506,17 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
     train(Recipe(**{**options, "output": "runs/en-de-2", "seed": 2}))
     ```
     """
+    options = read_entries(path)
+    if options.get("steps") is not None:
+        options.pop("epochs", None)  # of a run, which `steps` determines
+    return options
+
+
+def read_entries(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Reads all entries of a TOML file of options, as `read_options` does.
+
+    The file of a run with `steps` has its number of epochs as well.
+    """
     options = read_toml(path)
     for name, value in options.items():
         _check_entry(path, name, value)
@@ -489,21 +531,34 @@ def _check_entry(path: str | os.PathLike[str], name: str, value: object) -> None
             f"`[{name}]`. Remove that line."
         )
     if name in _TEXTS and isinstance(value, str):
+        written = f"[{json.dumps(value)}]"
+        with contextlib.suppress(ValueError):
+            written = f"{float(value.removesuffix('%')) / 100:g}"  # of a percentage
         raise ValueError(
             f"`{name}` must be a list of files in {path}; received "
-            f"`{name} = {value!r}`. Write `{name} = [{json.dumps(value)}]`."
+            f"`{name} = {value!r}`. Write `{name} = {written}`."
         )
-    names = option_names()
-    if name not in names:
-        similar = difflib.get_close_matches(name, names, 1)
-        hint = f" Did you mean `{similar[0]}`?" if similar else ""
+    if name not in option_names():
         raise ValueError(
             f"{path} must only have options of `keras_transformer.recipe.Recipe`; "
-            f"received `{name}`.{hint}"
+            f"received `{name}`. {_advice(name)}".rstrip()
         )
 
 
-def _default(name: str, model: str) -> object:
+def _advice(name: str) -> str:
+    """Returns which option was meant by a name that is none."""
+    hints = get_type_hints(Recipe, include_extras=True)
+    helps = {name: get_args(hints[name])[1] for name in option_names()}
+    meaning = find_meaning(name, helps, OF_TRAIN)
+    if meaning is not None:
+        option, _, value = meaning.option.partition(" ")
+        typed = f"`{option} = {json.dumps(value)}`" if value else f"`{option}`"
+        return explanation(meaning, helps, typed if option else "")
+    similar = difflib.get_close_matches(name, helps, 1)
+    return f"Did you mean `{similar[0]}`?" if similar else ""
+
+
+def default_of(name: str, model: str) -> object:
     """Returns the default of an option with a model."""
     if name in _DEFAULTS_OF_MODELS[model]:
         return _DEFAULTS_OF_MODELS[model][name]

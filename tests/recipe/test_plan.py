@@ -95,7 +95,56 @@ def test_a_given_cooldown_determines_the_average_and_limits_the_warmup():
     assert (plan["average"], plan["warmup_steps"]) == (4, 6)
 
 
+def test_steps_are_rounded_up_to_epochs():
+    plan = schedule(batches=27, steps=55)
+    assert (plan["epochs"], plan["cooldown"], plan["average"]) == (3, 0, 1)
+    assert plan["warmup_steps"] == int(0.62 * 55)
+    reasons = {choice.option: choice.reason for choice in plan.choices}
+    assert reasons["epochs"] == "55 updates, 27 in an epoch"
+
+
+@pytest.mark.parametrize("name", ["cosine", "linear"])
+def test_a_schedule_that_falls_to_0_has_no_cooldown(name):
+    plan = schedule(batches=10, epochs=8, schedule=name)
+    assert (plan["cooldown"], plan["average"], plan["warmup_steps"]) == (0, 2, 8)
+
+
+def test_a_constant_rate_has_a_short_warmup_and_a_cooldown():
+    plan = schedule(batches=10, epochs=8, schedule="constant")
+    assert (plan["cooldown"], plan["average"], plan["warmup_steps"]) == (2, 2, 6)
+
+
 # Batches and model.
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "decay"),
+    [
+        *(("adam", 0.004, None), ("adamw", 0.004, 0.01), ("muon", 0.004, 0.01)),
+        *(("lion", 0.0012, 0.03), ("adafactor", 0.02, None), ("sgd", 0.2, None)),
+    ],
+)
+def test_rate_and_decay_suit_the_optimizer(optimizer, rate, decay):
+    plan = plan_of(optimizer=optimizer)
+    choose_model(plan, pairs=30_000, target_tokens=10**6)
+    assert (plan["learning_rate"], plan["weight_decay"]) == (rate, decay)
+    given = plan_of(optimizer=optimizer, learning_rate=0.5, weight_decay=0.0)
+    choose_model(given, pairs=30_000, target_tokens=10**6)
+    assert (given["learning_rate"], given["weight_decay"]) == (0.5, 0.0)
+
+
+def test_heads_must_divide_the_width_with_the_chosen_preset():
+    plan = plan_of(hidden_dim=20)
+    choose_model(plan, pairs=30_000, target_tokens=10**6)  # 4 heads
+    message = "received `preset='transformer_base'`, `hidden_dim=20`. .* multiple of 8"
+    with pytest.raises(ValueError, match=message):
+        choose_model(plan_of(hidden_dim=20), pairs=2_000_000, target_tokens=10**8)
+
+
+def test_a_batch_has_room_for_a_window():
+    plan = plan_of(model="causal", length=5000)
+    choose_batches(plan, 10**6)
+    assert plan["tokens_per_batch"] == 5000
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,12 @@ from keras_transformer import SentencePieceTokenizer, Seq2Seq, Tokenizer
 from keras_transformer.layers import LearnedPositionalEncoding
 from keras_transformer.recipe import Recipe, read_options, result, train
 from keras_transformer.recipe.model import in_float32
+from keras_transformer.recipe.optimizers import DEFAULTS
 from keras_transformer.recipe.preparation import prepare
 from keras_transformer.recipe.stages import HistoryFile, finish, fit
 from keras_transformer.recipe.translation import LENGTH_PENALTIES
 from keras_transformer_runtime.display import Display
+from keras_transformer_runtime.runs.option_checks import OPTIMIZERS
 
 TOY = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
 
@@ -50,7 +52,7 @@ def make_options(folder):
         "warmup_steps": 5,
         "attention_dropout": 0.05,
         "cooldown": 0,
-        "average": 10,
+        "average": 1,
         "export": False,
         "verbose": 0,
         **TOY,
@@ -120,7 +122,7 @@ def test_a_run_of_other_texts_is_not_resumed(options):
 def test_a_run_is_resumed(trained, tmp_path):
     results = tmp_path / "results"
     options = copied(trained, results)
-    message = "`label_smoothing` must be .* 0.1 in .*; received `label_smoothing=0.2`"
+    message = "must be .* with `label_smoothing=0.1` in .*; received `label_smoothing="
     with pytest.raises(ValueError, match=message):
         train(Recipe(**options, label_smoothing=0.2))
     written = read_options(results / "options.toml")
@@ -204,7 +206,7 @@ def test_init_must_be_trainable(options, tmp_path):
     with pytest.raises(FileNotFoundError, match="letters.keras does not exist"):
         train(Recipe(**options, init=tmp_path / "letters.keras"))
     Seq2Seq(**TOY, vocabulary_size=11).save(tmp_path / "letters.keras")
-    message = "`init` must be a model with tokenizers; .*letters.keras'`, which"
+    message = "`init` must be a model with tokenizers; .*letters.keras'`, a Seq2Seq"
     with pytest.raises(ValueError, match=message):
         train(Recipe(**options, init=tmp_path / "letters.keras"))
     tokenizer = SentencePieceTokenizer.train(options["train"], vocabulary_size=37)
@@ -307,6 +309,50 @@ def test_a_missing_test_text_is_refused_before_training(options, tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         train(Recipe(**{**options, "test": ["nowhere.tsv"]}))
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.once("torch")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_each_optimizer_resumes_exactly(options, tmp_path, optimizer, capsys):
+    """A run of 2 epochs and 3 batches is stopped in its second epoch."""
+    del options["epochs"], options["cooldown"], options["warmup_steps"]
+    options |= {"optimizer": optimizer, "schedule": "cosine", "clip_norm": 1.0}
+    options |= {"metric": "loss", "micro_batches": 2, "save_every": 2, "verbose": 2}
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if self.model.optimizer.iterations > batches + 4:
+                raise KeyboardInterrupt
+
+    def fitted(folder, *others):
+        recipe = Recipe(**{**options, "output": tmp_path / folder, "steps": steps})
+        run = prepare(recipe, Display(2))
+        callbacks = run.evaluator.callbacks
+        run.evaluator.callbacks = lambda: [*callbacks(), *others]
+        fit(run, Display(0))
+        return run
+
+    steps = 5
+    batches = fitted("first").data.train.batches_per_epoch
+    steps = 2 * batches + 3
+    whole = fitted("whole")
+    assert int(whole.model.optimizer.iterations) == steps
+    with pytest.raises(KeyboardInterrupt):
+        fitted("stopped", Stop())
+    resumed = fitted("stopped")
+    assert int(resumed.model.optimizer.iterations) == steps
+    weights = whole.model.get_weights()
+    for a, b in zip(weights, resumed.model.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+    first, *_, last = read_history(tmp_path / "whole")
+    assert float(last["loss"]) < float(first["loss"])
+    decays = DEFAULTS[optimizer].weight_decay is not None
+    assert ("Weight decay     of " in capsys.readouterr().out) == decays
+    message = "`steps` must be that of the run to resume, with `steps="
+    with pytest.raises(ValueError, match=message):
+        steps += 1
+        fitted("stopped")
 
 
 @pytest.mark.slow

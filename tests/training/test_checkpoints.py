@@ -31,6 +31,7 @@ from keras_transformer import (
     MaskedTokenAccuracy,
     NonFiniteLoss,
     Perplexity,
+    TrainingProgress,
     parallel_dataset,
 )
 from keras_transformer.backend import random_state
@@ -124,6 +125,67 @@ def test_a_stopped_run_resumes_exactly(whole, tmp_path, capsys):
     assert others[0].wait == EPOCHS - 1
     for a, b in zip(model.get_weights(), resumed.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+def fit_steps(folder, steps, others=()):
+    """Trains for a number of batches; returns the model and the logs of its batches."""
+    data, model, log = make_data(), make_model(), LossLog()
+    model.fit(
+        data.dataset,
+        validation_data=make_data().dataset,
+        epochs=-(-steps // BATCHES),
+        shuffle=False,
+        verbose=0,
+        callbacks=[
+            *(log, TrainingProgress(data.tokens_per_epoch), *others),
+            Checkpoints(folder, data, save_every=2, total_steps=steps),
+        ],
+    )
+    return model, log.logs
+
+
+@pytest.mark.parametrize("stop", [(0, 3), (1, 1)])
+def test_a_number_of_steps_ends_a_run_within_an_epoch(tmp_path, stop):
+    """The run has one whole epoch, and 4 batches of the second."""
+    steps = BATCHES + 4
+    keras.utils.set_random_seed(5)
+    model, logs = fit_steps(tmp_path / "whole", steps)
+    assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == steps
+    assert [*logs] == [(0, n) for n in range(BATCHES)] + [(1, n) for n in range(4)]
+    history = model.history.history
+    assert len(history["val_loss"]) == 2 and history["minutes_left"][-1] == 0
+    assert history["minutes_left"][0] > 0
+    keras.utils.set_random_seed(5)
+    with pytest.raises(Stop):
+        fit_steps(tmp_path / "stopped", steps, [StopAfter(*stop)])
+    resumed, _ = fit_steps(tmp_path / "stopped", steps)
+    again, none = fit_steps(tmp_path / "stopped", steps)  # It is complete.
+    assert not none
+    for each in (resumed, again):
+        assert int(keras.ops.convert_to_numpy(each.optimizer.iterations)) == steps
+        for a, b in zip(model.get_weights(), each.get_weights(), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+@pytest.mark.once("torch")
+def test_fewer_steps_than_an_epoch(tmp_path):
+    model, logs = fit_steps(tmp_path, 3)
+    assert [*logs] == [(0, 0), (0, 1), (0, 2)]
+    assert [path.name for path in checkpoint_files(tmp_path).values()][-1] == (
+        "epoch-0001.npz"
+    )
+    assert len(model.history.history["val_loss"]) == 1
+
+
+@pytest.mark.once("torch")
+def test_epochs_that_do_not_match_the_steps(tmp_path):
+    data, model = make_data(), make_model()
+    callbacks = [Checkpoints(tmp_path, data, total_steps=BATCHES + 1)]
+    message = f"`epochs` of `fit` must be 2 for `total_steps={BATCHES + 1}` and"
+    with pytest.raises(ValueError, match=message):
+        model.fit(data.dataset, epochs=3, shuffle=False, callbacks=callbacks)
+    with pytest.raises(ValueError, match="`data` must be given with `total_steps`"):
+        Checkpoints(tmp_path, total_steps=3)
 
 
 @pytest.mark.once("torch")

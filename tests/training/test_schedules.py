@@ -1,4 +1,4 @@
-"""The schedule against the paper's formula, by hand and under a real optimizer."""
+"""The schedules against formulas, by hand and under a real optimizer."""
 
 import json
 import math
@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer.training import WarmupInverseSquareRoot
+from keras_transformer.training import WarmupDecay, WarmupInverseSquareRoot
 
 
 def paper(update, hidden_dim, warmup_steps):
@@ -132,3 +132,97 @@ def test_counts_are_checked(argument, value):
 def test_scale_is_checked():
     with pytest.raises(ValueError, match="`scale` must be .* received `scale=0`"):
         WarmupInverseSquareRoot.from_hidden_dim(512, scale=0)
+
+
+# Cosine, linear and constant.
+
+
+def cosine_rate(n, peak, warmup, total):
+    """The rate of update `n` of 1, 2, …, as a wave from the end of the warm-up."""
+    if n <= warmup:
+        return peak * n / warmup
+    n = min(n, total)
+    return peak * math.cos(math.pi / 2 * (n - warmup) / (total + 1 - warmup)) ** 2
+
+
+def linear_rate(n, peak, warmup, total):
+    """The same, on the line from the peak to 0 after the last update."""
+    rates = np.interp(n, [0, warmup, total + 1], [0.0, peak, 0.0])
+    return max(rates, peak / (total + 1 - warmup) if n > warmup else 0)
+
+
+def constant_rate(n, peak, warmup, total):
+    return peak * min(1.0, n / warmup)
+
+
+@pytest.mark.parametrize(
+    ("decay", "expected"),
+    [("cosine", cosine_rate), ("linear", linear_rate), ("constant", constant_rate)],
+)
+@pytest.mark.parametrize(("warmup", "total"), [(5, 23), (1, 3), (1, 1), (7, 7)])
+def test_decays(decay, expected, warmup, total):
+    schedule = WarmupDecay(0.3, warmup, decay, total_steps=total)
+    steps = np.arange(total + 3)
+    rates = keras.ops.convert_to_numpy(schedule(keras.ops.convert_to_tensor(steps)))
+    wanted = [expected(n, 0.3, warmup, total) for n in steps + 1]
+    np.testing.assert_allclose(rates, wanted, rtol=2e-6)
+    assert rates.min() > 0 and rates[warmup - 1] == np.float32(0.3)
+
+
+def test_decays_by_hand():
+    cosine = WarmupDecay(1.0, 2, "cosine", total_steps=5)
+    expected = [0.5, 1.0, 0.853553, 0.5, 0.146447, 0.146447]
+    assert [rate(cosine, step) for step in range(6)] == pytest.approx(expected, 1e-5)
+    linear = WarmupDecay(1.0, 2, "linear", total_steps=5)
+    expected = [0.5, 1.0, 0.75, 0.5, 0.25, 0.25]
+    assert [rate(linear, step) for step in range(6)] == pytest.approx(expected, 1e-6)
+    cooled = WarmupDecay(1.0, 2, "constant", total_steps=5, cooldown_steps=2)
+    expected = [0.5, 1.0, 1.0, 2 / 3, 1 / 3, 1 / 3]
+    assert [rate(cooled, step) for step in range(6)] == pytest.approx(expected, 1e-6)
+
+
+def test_a_warmup_that_is_longer_than_the_run():
+    schedule = WarmupDecay(1.0, 9, "cosine", total_steps=4)
+    assert [rate(schedule, step) for step in (0, 3, 8, 99)] == pytest.approx(
+        [1 / 9, 4 / 9, 1.0, 1.0], 1e-6
+    )
+
+
+def test_a_decay_counts_updates_not_batches():
+    batches = WarmupDecay(
+        1.0, 2, "linear", gradient_accumulation_steps=3, total_steps=5
+    )
+    updates = WarmupDecay(1.0, 2, "linear", total_steps=5)
+    assert [rate(batches, step) for step in range(15)] == [
+        rate(updates, step // 3) for step in range(15)
+    ]
+
+
+def test_a_decay_serialises():
+    schedule = WarmupDecay(0.02, 3, "constant", 5, total_steps=9, cooldown_steps=3)
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(schedule)))
+    copy = keras.saving.deserialize_keras_object(config)
+    assert isinstance(copy, WarmupDecay)
+    assert copy.get_config() == schedule.get_config()
+    assert [rate(copy, n) for n in (1, 41)] == [rate(schedule, n) for n in (1, 41)]
+
+
+@pytest.mark.once("torch")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"decay": "cosin", "total_steps": 5}, "`decay` must be 'cosine', 'linear' or"),
+        ({"decay": "linear"}, "`decay='linear'` must have `total_steps`, where the"),
+        (
+            {"decay": "cosine", "total_steps": 5, "cooldown_steps": 2},
+            "no cool-down; received `total_steps=5`, `cooldown_steps=2`",
+        ),
+        (
+            {"decay": "constant", "cooldown_steps": 2},
+            "`cooldown_steps` must be at most",
+        ),
+    ],
+)
+def test_invalid_decays(options, message):
+    with pytest.raises(ValueError, match=message):
+        WarmupDecay(1.0, **options)

@@ -5,7 +5,7 @@ import math
 import os
 import pathlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import keras
@@ -29,15 +29,16 @@ from keras_transformer.training.training_data import (
     TrainingData,
     check_data,
     check_steps,
+    check_total_steps,
     data_identity,
 )
 from keras_transformer.types import Logs
 from keras_transformer_runtime.arguments import check_ints, check_positive
 from keras_transformer_runtime.runs.run_position import RunPosition
 
-# A value of `stop_training`, which callbacks set to `True`: the resumed epoch is
-# complete, and the run continues. Keras ends the epoch if the value is true.
-_RESUMED_EPOCH_IS_COMPLETE = "The resumed epoch is complete."
+# A value of `stop_training`, which callbacks set to `True`: the resumed or shorter
+# epoch is complete, and the run continues. Keras ends the epoch if the value is true.
+_EPOCH_IS_COMPLETE = "The epoch is complete."
 # Number of batches after which several processes decide together, since they have to
 # wait for one another.
 _BATCHES_BETWEEN_DECISIONS = 16
@@ -114,12 +115,17 @@ class Checkpoints(DataCallback):
         callbacks: list of the other callbacks of `fit`, whose state the checkpoints
             hold; `[]` if there are none. Models of this library ignore it, since their
             `fit` knows its callbacks; other models require it.
+        total_steps: int >= 1, number of updates after which the run ends, also within
+            an epoch: that epoch is then shorter, and has its validation and its
+            checkpoint. Requires `data`, and an argument `epochs` of `fit` that rounds
+            the number of epochs up. `None` = all epochs are whole.
 
     Raises:
         ValueError: if an argument has an invalid value; from `fit`, if `folder` has
             checkpoints of another model or is in use by another process, if `data` do
-            not match the data passed to `fit`, if `callbacks` are missing, if the
-            callback is not the last, or if the state of a callback cannot be saved.
+            not match the data passed to `fit`, if `epochs` does not match
+            `total_steps`, if `callbacks` are missing, if the callback is not the last,
+            or if the state of a callback cannot be saved.
         OSError: from `fit`, if there are checkpoints and none can be read.
         KeyboardInterrupt: from `fit`, after SIGINT.
         SystemExit: from `fit`, after SIGTERM.
@@ -164,13 +170,14 @@ class Checkpoints(DataCallback):
         monitor: str | None = None,
         mode: Mode = "auto",
         callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        total_steps: int | None = None,
     ) -> None:
         super().__init__()
         check_ints(1, keep=keep)
-        check_ints(1, optional=True, save_every=save_every)
+        check_ints(1, optional=True, save_every=save_every, total_steps=total_steps)
         if save_every_seconds is not None:
             check_positive(save_every_seconds=save_every_seconds)
-        check_data(data, save_every)
+        check_data(data, save_every=save_every, total_steps=total_steps)
         self.folder = pathlib.Path(folder)
         self.data = data
         self.save_every = save_every
@@ -178,6 +185,7 @@ class Checkpoints(DataCallback):
         self.keep = keep
         self.monitor = monitor
         self.mode = mode
+        self.total_steps = total_steps
         self._best_epoch()  # Raises an error if `monitor` or `mode` is invalid.
         self.callbacks = callback_state.check_callbacks(callbacks)
         self._callbacks_of_fit: list[keras.callbacks.Callback] | None = None
@@ -192,6 +200,13 @@ class Checkpoints(DataCallback):
         self._fit_params = self.params
         self._steps_per_execution = self.model.steps_per_execution
         check_steps(self.data, self.params["steps"])
+        if self.data is not None and self.total_steps is not None:
+            check_total_steps(
+                self.data,
+                self.total_steps,
+                epochs=self.params["epochs"],
+                steps_per_execution=self._steps_per_execution,
+            )
         callback_state.check_can_be_saved(self._callbacks)
         newest = self._open_folder()
         self._learning_rates = run_state.learning_rates(self.model.optimizer)
@@ -321,7 +336,7 @@ class Checkpoints(DataCallback):
         self._epoch, self._first_batch, self._is_last_batch = epoch, 0, False
         self._next_epoch: DataState | None = None
         self._random_state: random_state.RandomState | None = None
-        self._set_params()
+        self._set_params(**self._steps_of_epoch())
         state, self._resumed = self._resumed, None
         if self.data is not None:
             if state is None or state["data"] is None:
@@ -346,8 +361,9 @@ class Checkpoints(DataCallback):
         self._restore(state, self.folder)
         self._restore_metrics(state)
         self._first_batch, self._random_state = state["batch"], state["random"]
-        remaining = self.data.batches_per_epoch - self._first_batch
-        self._set_params(steps=remaining, first_batch=self._first_batch)
+        changes = {"steps": self.data.batches_per_epoch, **self._steps_of_epoch()}
+        changes["steps"] -= self._first_batch
+        self._set_params(**changes, first_batch=self._first_batch)
 
     def _restore_metrics(self, state: RunState) -> None:
         assert self.data is not None and state["data"] is not None
@@ -364,6 +380,17 @@ class Checkpoints(DataCallback):
                 f"{state['batch'] + 1}.",
                 stacklevel=2,
             )
+
+    def _steps_of_epoch(self) -> dict[str, int]:
+        """Returns the parameters of the callbacks in a run of `total_steps`."""
+        if self.data is None or self.total_steps is None:
+            return {}
+        whole = self.data.batches_per_epoch
+        return {
+            "steps": min(whole, self.total_steps - self._epoch * whole),
+            "batches_per_epoch": whole,
+            "total_steps": self.total_steps,
+        }
 
     def _set_params(self, **changes: int) -> None:
         """Sets the parameters of the callbacks."""
@@ -433,10 +460,11 @@ class Checkpoints(DataCallback):
     def _prepare_end_of_epoch(self) -> None:
         if self.data is not None:
             self._next_epoch = self.data.state(self.data.batches_per_epoch)
-        if self._first_batch:
+        whole = self.params.get("batches_per_epoch", self.params["steps"])
+        if self._first_batch or self.params["steps"] != whole:
             # Keras would continue for a whole epoch. On TensorFlow, a step without data
             # still changes random states and the number of iterations.
-            self.model.stop_training = _RESUMED_EPOCH_IS_COMPLETE
+            self.model.stop_training = _EPOCH_IS_COMPLETE
 
     def on_test_begin(self, logs: Logs | None = None) -> None:
         if not self._is_alone:  # The others would wait.
@@ -446,7 +474,7 @@ class Checkpoints(DataCallback):
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         self._signals.waits_for, self._unsaved = "checkpoint", None
-        if self.model.stop_training is _RESUMED_EPOCH_IS_COMPLETE:
+        if self.model.stop_training is _EPOCH_IS_COMPLETE:
             self.model.stop_training = False
         if not self._is_cut_short():
             position = RunPosition(epoch + 1)
@@ -541,8 +569,8 @@ def _warn_of_changes(
         warnings.warn(
             "`data` differ from the data of the run so far in "
             f"{', '.join(map(repr, changed))}. Training continues with them. Received "
-            f"{data}; {path} has {before}. To continue the run as it began, pass its "
-            "texts and arguments.",
+            f"{_format_identity(data)}; {path} has {_format_identity(before)}. To "
+            "continue the run as it began, pass its texts and arguments.",
             stacklevel=2,
         )
     if state["backend"] != keras.backend.backend():
@@ -552,6 +580,10 @@ def _warn_of_changes(
             "run on one backend: dropout draws other numbers.",
             stacklevel=2,
         )
+
+
+def _format_identity(data: Mapping[str, int] | None) -> str:
+    return ", ".join(f"{name} {number}" for name, number in (data or {}).items())
 
 
 def _format_rates(rates: Sequence[float]) -> str:

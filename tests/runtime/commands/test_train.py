@@ -102,6 +102,8 @@ def test_fractions_and_files(recipes, tmp_path, monkeypatch):
     arguments = ["--train", "a.tsv", "--output", "runs/a"]
     assert invoke(*arguments, "--valid", "0.02", "--test=0.1").exit_code == 0
     assert (recipes[-1].valid, recipes[-1].test) == (0.02, 0.1)
+    assert invoke(*arguments, "--valid", "2.5%", "--test", "10%").exit_code == 0
+    assert (recipes[-1].valid, recipes[-1].test) == (0.025, 0.1)
     (tmp_path / "0.02").write_text("a\tb\n", "utf-8")
     assert invoke(*arguments, "--valid", "0.02").exit_code == 0
     assert recipes[-1].valid == absolute("0.02")
@@ -124,6 +126,21 @@ def test_columns_and_weights(recipes):
     result = invoke(*given[:-3], "c.tsv:2", "missing.csv", *given[-2:])
     assert "missing.csv does not exist" in str(result.exception)
     assert len(recipes) == 1
+
+
+def test_the_length_and_the_schedule_of_a_run(recipes, tmp_path):
+    options = ["--steps", 9, "--schedule", "inverse-sqrt", "--optimizer", "lion"]
+    assert invoke(*FILES, *options).exit_code == 0
+    (recipe,) = recipes
+    assert (recipe.steps, recipe.epochs) == (9, None)
+    assert (recipe.schedule, recipe.optimizer) == ("inverse_sqrt", "lion")
+    config = tmp_path / "options.toml"  # of a run, which has rounded up its epochs
+    config.write_text(f"{recipe.to_toml()}epochs = 2\n")
+    assert invoke("--config", config).exit_code == 0
+    assert recipes[-1] == recipe
+    result = invoke("--config", config, "--epochs", 3)
+    message = "`epochs` must not be given with `steps`; received `epochs=3`, `steps=9`"
+    assert message in str(result.exception)
 
 
 def test_auto_overrides_a_file(recipes, tmp_path):

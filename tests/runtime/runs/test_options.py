@@ -263,7 +263,7 @@ PLANNED = {
 
 
 def test_a_missing_option_of_a_run():
-    with pytest.raises(ValueError, match=r"the options \['epochs'\] are missing"):
+    with pytest.raises(ValueError, match=r"the options `epochs` are missing"):
         PlannedRecipe.of({**FILES, **PLANNED, "epochs": None})
 
 
