@@ -23,13 +23,13 @@ import time
 from measuring import environment
 
 ROOT = pathlib.Path(__file__).parents[1]
-EPOCH = re.compile(r"Epoch (\d+)/(\d+) .* (.*) left$")
+EPOCH = re.compile(r"Epoch (\d+)/\d+ .*, ([^,]+) left$")
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def seconds_of(duration: str) -> float:
     """Returns the seconds of a duration such as `"2 h 5 min"`."""
-    parts = duration.replace(",", "").split()
+    parts = duration.split()
     return sum(
         float(number) * UNITS[unit]
         for number, unit in zip(parts[::2], parts[1::2], strict=True)
@@ -58,8 +58,7 @@ def run(command: list[str], folder: str) -> None:
         text = f"{'' if number else first}{line.rstrip()}"
         print(f"{seconds:7.1f}  {text}", flush=True)
         if (found := EPOCH.search(text)) and int(found[1]) > 1:
-            left = seconds_of(found[3].rpartition(", ")[2])
-            estimates.append((found[1], seconds, left))
+            estimates.append((found[1], seconds, seconds_of(found[2])))
     _, status, usage = os.wait4(process.pid, 0)
     total = time.perf_counter() - began
     code = os.waitstatus_to_exitcode(status)

@@ -36,7 +36,7 @@ Row: TypeAlias = dict[str, str | float]
 # Of what follows the last epoch, for the time left: beam searches of the validation
 # text, each as long as the validation of an epoch, and the export on two cores.
 SEARCHES_AFTER = 4
-EXPORT_SECONDS = 30.0
+EXPORT_SECONDS = 40.0
 
 
 def finish(run: PreparedRun, display: Display) -> TrainingResult:

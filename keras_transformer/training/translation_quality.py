@@ -170,7 +170,9 @@ class TranslationQuality(keras.callbacks.Callback):
     def on_train_end(self, logs: Logs | None = None) -> None:
         # At the beginning of a training, many outputs repeat themselves.
         warn_of_truncation(
-            self._truncated, len(self.sources), "Raise its `output_length_ratio`."
+            self._truncated,
+            len(self.sources),
+            "Train longer, or raise the `output_length_ratio` of the model.",
         )
 
     def _print(self, translations: list[str]) -> None:
