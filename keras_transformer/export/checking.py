@@ -137,12 +137,13 @@ def compare_texts(
     count = len(texts)
     inputs = {"text": list(texts), "prefix": [""] * count, "seed": [SEED] * count}
     with _called_signature(folder, "nbest", inputs) as called:
-        expected_texts, expected_scores = model.generate(
+        expected_texts, expected_scores, _ = model.generate(
             list(texts),
             request.search,
             request.max_length,
             min_length=request.min_length,
             return_scores=True,
+            return_truncated=True,
             seed=SEED,
         )
     if np.ndim(expected_scores) == 2:
