@@ -1,7 +1,9 @@
 """The progress of long tasks: a line with motion in a terminal, or plain lines."""
 
 import contextlib
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -104,9 +106,13 @@ class Display:
         self._is_within_line = False
 
     def print(self, text: str) -> None:
-        """Prints a text on standard output."""
+        """Prints a text on standard output; in a terminal, no word is split."""
         if self.verbose:
             self._end_line()
+            if self.verbose == 1:
+                columns = shutil.get_terminal_size().columns
+                lines = (_wrapped(line, columns) for line in text.split("\n"))
+                text = "\n".join(lines)
             print(text, flush=True)
 
     def _end_line(self, end: str = "") -> None:
@@ -150,6 +156,18 @@ class Display:
             self._end_line(f"  {duration}")
         else:
             self.print(f"{name}  {duration}")
+
+
+def _wrapped(line: str, columns: int) -> str:
+    if len(line) <= columns:
+        return line
+    return textwrap.fill(
+        line,
+        columns,
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def format_seconds(seconds: float) -> str:

@@ -113,3 +113,14 @@ def test_a_stage_without_a_total_shows_its_duration(monkeypatch):
     assert drawn(stage, 40).endswith("Validation  2.5 s")
     stage.begin("Validation", total=7, done=7)
     assert "Validation  100 %" in drawn(stage, 40)
+
+
+def test_printed_lines_are_wrapped_in_a_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    line = "Epoch 1/3  loss 6.1, valid loss 5.2, bleu 0.1, 30 s, 2 min left"
+    Display(1).print(f"{line}\nshort")
+    assert capsys.readouterr().out == (
+        "Epoch 1/3  loss 6.1, valid loss 5.2,\n    bleu 0.1, 30 s, 2 min left\nshort\n"
+    )
+    Display(2).print(line)  # a log file
+    assert capsys.readouterr().out == f"{line}\n"
