@@ -123,7 +123,9 @@ class NotebookLine:
 def _plain(stage: Stage) -> str:
     """Returns the line with motion without colours."""
     file = io.StringIO()
-    console = Console(file=file, width=NOTEBOOK_COLUMNS, force_jupyter=False)
+    console = Console(
+        file=file, width=NOTEBOOK_COLUMNS, force_terminal=False, force_jupyter=False
+    )
     console.print(stage.line(NOTEBOOK_COLUMNS))
     return file.getvalue().rstrip()
 

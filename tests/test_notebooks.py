@@ -57,8 +57,7 @@ def test_first_steps(tmp_path, monkeypatch):
     cells = {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
     outputs = [output for cell in cells.values() for output in cell.outputs]
     assert {each.name for each in outputs if "name" in each} == {"stdout"}  # no log
-    moving = [text for text in client.shown if re.match(r". Epoch 3/10  +\d+ %", text)]
-    assert moving
+    assert any(re.match(r". Epoch 3/10  +\d+ %  .* left", x) for x in client.shown)
     for name, metric in {"fit": "accuracy", "train": "exact match"}.items():
         lines = [
             each.data["text/plain"] for each in cells[name].outputs if "data" in each
@@ -67,8 +66,8 @@ def test_first_steps(tmp_path, monkeypatch):
         numbers = [line.partition("  ")[0] for line in epochs]
         assert numbers == [f"Epoch {n}/10" for n in range(1, 11)]
         assert all(f"{metric} " in line for line in epochs)
-    accuracy = float(re.search(r"accuracy ([\d.]+), valid", printed(cells["fit"]))[1])
-    assert accuracy < 1
+    accuracies = re.findall(r"accuracy ([\d.]+), valid", printed(cells["fit"]))
+    assert float(accuracies[-1]) > 0.9
     dates = ["2031-02-17", "1976-07-04", "2018-11-09"]
     assert re.findall(r"\d{4}-\d\d-\d\d", printed(cells["generate"]))[:3] == dates
     assert "image/png" in cells["attention"].outputs[-1].data

@@ -76,6 +76,7 @@ def outputs(monkeypatch):
             return SimpleNamespace(is_jupyter=True, is_terminal=False)
         return Console(**options)
 
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as ipykernel does
     monkeypatch.setattr("IPython.display.display", display)
     monkeypatch.setattr(module, "Console", console)
     monkeypatch.setattr(module, "NOTEBOOK_SECONDS", 0.001)
