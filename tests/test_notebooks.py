@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import socket
 import sys
 
 import nbformat
@@ -50,6 +51,10 @@ def test_first_steps(tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     notebook = nbformat.read(ROOT / "examples/notebooks/first_steps.ipynb", 4)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("8501", port)
     resources = {"metadata": {"path": str(tmp_path)}}
     client = Notebook(notebook, timeout=600, resources=resources)
     client.execute()
