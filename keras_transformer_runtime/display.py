@@ -1,12 +1,13 @@
 """The progress of long tasks: a line with motion in a terminal, or plain lines."""
 
 import contextlib
+import io
 import shutil
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -16,14 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 LEAST_BAR, MOST_BAR = 6, 24  # columns
+NOTEBOOK_COLUMNS, NOTEBOOK_SECONDS = 80, 0.5  # width of a line, and time between two
 
 
 def has_motion() -> bool:
-    """Returns whether standard error is a terminal or a notebook with widgets."""
+    """Returns whether standard error is a terminal or a notebook."""
     console = Console(stderr=True)
-    if console.is_jupyter:
-        return find_spec("ipywidgets") is not None
-    return console.is_terminal
+    return console.is_jupyter or console.is_terminal
 
 
 class Stage:
@@ -88,11 +88,56 @@ class Stage:
         return details
 
 
+class NotebookLine:
+    """A line of the output of a notebook cell.
+
+    Rich requires ipywidgets, and leaves an empty output behind for each line.
+    """
+
+    def __init__(self) -> None:
+        from IPython.display import display
+
+        self._handle = display({"text/plain": ""}, raw=True, display_id=True)
+
+    def write(self, text: str) -> None:
+        """Replaces the text of the line."""
+        self._handle.update({"text/plain": text}, raw=True)
+
+    @contextlib.contextmanager
+    def motion(self, stage: Stage) -> Iterator[None]:
+        """Shows a stage until the block ends, and an empty line afterwards."""
+        ended = threading.Event()
+
+        def refresh() -> None:
+            while not ended.wait(NOTEBOOK_SECONDS):
+                self.write(_plain(stage))
+
+        thread = threading.Thread(target=refresh, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            self.write("")
+
+
+def _plain(stage: Stage) -> str:
+    """Returns the line with motion without colours."""
+    file = io.StringIO()
+    console = Console(
+        file=file, width=NOTEBOOK_COLUMNS, force_terminal=False, force_jupyter=False
+    )
+    console.print(stage.line(NOTEBOOK_COLUMNS))
+    return file.getvalue().rstrip()
+
+
 class Display:
     """Shows the stages of a task, one after the other.
 
-    In a terminal or a notebook, one line with motion shows the current stage, and what
-    is printed appears above it. Elsewhere a stage is one plain line.
+    In a terminal or a notebook, one line with motion shows the current stage. In a
+    terminal, what is printed appears above it. In a notebook, the next text of `print`
+    replaces it. Elsewhere a stage is one plain line.
 
     Args:
         verbose: int, 0: silent; 1: a line with motion; 2: plain lines. `None` = 1 in
@@ -104,10 +149,14 @@ class Display:
             verbose = 1 if has_motion() else 2
         self.verbose = verbose
         self._is_within_line = False
+        self._notebook_line: NotebookLine | None = None  # That of the last motion.
 
     def print(self, text: str) -> None:
-        """Prints a text on standard output; in a terminal, no word is split."""
-        if self.verbose:
+        """Prints a text: in a terminal without split words, or in a notebook."""
+        if self._notebook_line is not None:
+            self._notebook_line.write(text)
+            self._notebook_line = None
+        elif self.verbose:
             self._end_line()
             if self.verbose == 1:
                 columns = shutil.get_terminal_size().columns
@@ -128,13 +177,18 @@ class Display:
             yield stage
             return
         console = Console(stderr=True)
+        if console.is_jupyter:
+            self._notebook_line = self._notebook_line or NotebookLine()
+            with self._notebook_line.motion(stage):
+                yield stage
+            return
         with Live(
             console=console,
             get_renderable=lambda: stage.line(console.width - 1),
             refresh_per_second=5,
             transient=True,
             # What is printed to a file must not be sent to the terminal.
-            redirect_stdout=sys.stdout.isatty() or console.is_jupyter,
+            redirect_stdout=sys.stdout.isatty(),
         ):
             yield stage
 

@@ -5,6 +5,7 @@ import runpy
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from IPython.core.formatters import DisplayFormatter
 
 from keras_transformer.plotting import (
     plot_attention,
@@ -232,6 +233,19 @@ def test_pyplot_and_its_settings_do_not_change(scores):
     render(plot_attention_heads(scores, QUERIES, KEYS))
     assert plt.get_fignums() == figures
     assert dict(plt.rcParams) == before
+
+
+@pytest.mark.parametrize(
+    ("plot", "arguments"),
+    [
+        (plot_attention, (np.ones((3, 5)), QUERIES, KEYS)),
+        (plot_positional_encoding, (np.ones((3, 5)),)),
+        (plot_schedule, (np.ones(3),)),
+    ],
+)
+def test_a_notebook_displays_a_figure_without_pyplot(plot, arguments):
+    data, _ = DisplayFormatter().format(plot(*arguments))
+    assert data["image/png"].startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The pages that `make docs` writes, without Sphinx, which checks their links."""
 
 import inspect
+import json
 import sys
 
 import pytest
@@ -181,6 +182,11 @@ def test_pages_of_entries(entries):
         ("training", "[a](data.md#batches)", "[a](data.md#batches)"),
         ("training", "[a](../examples/write.py)", "[a](examples/write.md)"),
         ("training", "[a](../keras_transformer/text)", "[a](reference/text.md)"),
+        (
+            "training",
+            "[a](../examples/notebooks/first_steps.ipynb)",
+            "[a](tutorials/first_steps.md)",
+        ),
         ("training", "[a](#data)", "[a](#data)"),
         ("training", "[a](https://keras.io)", "[a](https://keras.io)"),
         ("training", "[a](../LICENSE)", "[a](../LICENSE)"),
@@ -243,3 +249,12 @@ def d():
 
 def test_a_tutorial_as_a_page():
     assert pages.tutorial(TUTORIAL) == TUTORIAL_PAGE
+
+
+def test_a_notebook_as_a_page():
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "Text."]},
+        {"cell_type": "code", "source": ["a = 1\n", "a"], "outputs": ["1"]},
+    ]
+    page = "# Title\nText.\n\n```python\na = 1\na\n```\n"
+    assert pages.notebook(json.dumps({"cells": cells})) == page

@@ -7,6 +7,7 @@ repository.
 """
 
 import ast
+import json
 import os
 import pathlib
 import re
@@ -22,15 +23,20 @@ TUTORIALS = [
     for name in ("translation", "attention", "marian", "language_model")
 ]
 
+NOTEBOOKS = sorted((ROOT / "examples/notebooks").glob("*.ipynb"))
+
 # The sections of the navigation, with their pages in the order of the sidebar.
 NAVIGATION = {
     "Start": ("getting_started",),
     "Guides": (
         *("training", "data", "language_models", "layers", "families", "translating"),
-        *("decoding", "serving", "saved_model", "ctranslate2", "scaling", "sharing"),
-        *("interoperability", "migration", "pictures"),
+        *("decoding", "serving", "saved_model", "ctranslate2", "backends", "scaling"),
+        *("sharing", "interoperability", "migration", "pictures"),
     ),
-    "Tutorials": (*(f"tutorials/{path.stem}" for path in TUTORIALS), "examples/index"),
+    "Tutorials": (
+        *(f"tutorials/{path.stem}" for path in [*NOTEBOOKS, *TUTORIALS]),
+        "examples/index",
+    ),
     "Reference": (
         "reference/index",
         *(f"reference/{group}" for group in GROUPS),
@@ -54,6 +60,7 @@ PAGES = {
     "saved_models/pronounce/1/README.md": "examples/model_card",
     **{f"examples/{path.name}": f"examples/{path.stem}" for path in EXAMPLES},
     **{f"examples/tutorials/{p.name}": f"tutorials/{p.stem}" for p in TUTORIALS},
+    **{f"examples/notebooks/{p.name}": f"tutorials/{p.stem}" for p in NOTEBOOKS},
 }
 # Where the links of a page start: the file that the page is written from.
 ORIGINS = {page: file for file, page in PAGES.items()} | {"index": "docs/README.md"}
@@ -122,6 +129,16 @@ def tutorial(source: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def notebook(source: str) -> str:
+    """Converts a notebook to Markdown, without its outputs."""
+    parts = []
+    for cell in json.loads(source)["cells"]:
+        text = "".join(cell["source"])
+        is_code = cell["cell_type"] == "code"
+        parts.append(f"```python\n{text}\n```" if is_code else text)
+    return "\n\n".join(parts) + "\n"
+
+
 def _target(path: str) -> pathlib.Path:
     """Returns the file that a link to a path of the repository goes to on the site."""
     if path in PAGES:
@@ -159,6 +176,8 @@ def _examples() -> dict[str, str]:
         pages[f"examples/{path.stem}"] = text
     for path in TUTORIALS:
         pages[f"tutorials/{path.stem}"] = tutorial(path.read_text("utf-8"))
+    for path in NOTEBOOKS:
+        pages[f"tutorials/{path.stem}"] = notebook(path.read_text("utf-8"))
     return pages
 
 

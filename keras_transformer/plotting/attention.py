@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from keras_transformer.plotting.drawing import (
     SCORE_COLORS,
+    NotebookFigure,
     add_colorbar,
     checked_array,
     score_color,
@@ -176,7 +177,7 @@ def plot_token_attention(
     scores = checked_array(
         "attention_scores", attention_scores, {"key_length": len(key_tokens)}
     )
-    figure = Figure(figsize=(6, 1.2 + _TOKEN_SIZE * max(len(scores), 3)))
+    figure = NotebookFigure(figsize=(6, 1.2 + _TOKEN_SIZE * max(len(scores), 3)))
     axes = figure.add_subplot()
     positions = np.arange(len(scores))
     bars = axes.barh(positions, scores, color=score_color(0.5))
@@ -225,7 +226,7 @@ def plot_attention_pattern(mask: ArrayLike | Mapping[str, ArrayLike]) -> Figure:
     """
     masks = _checked_masks(mask)
     rows, columns = _grid(len(masks))
-    figure = Figure(figsize=(columns * _PANEL_SIZE, rows * (_PANEL_SIZE + 0.2)))
+    figure = NotebookFigure(figsize=(columns * _PANEL_SIZE, rows * (_PANEL_SIZE + 0.2)))
     panels = _panels(figure, len(masks))
     for panel, (title, cells) in zip(panels, masks.items(), strict=True):
         _draw_mask(panel, cells)
@@ -263,7 +264,7 @@ def _map_axes(
     beside, below = (  # inches of the token labels
         character * max(map(len, tokens)) for tokens in (query_tokens, key_tokens)
     )
-    figure = Figure(
+    figure = NotebookFigure(
         figsize=(
             columns * (width + 0.2) + beside + 1.6,
             rows * (height + 0.3) + below + 1,

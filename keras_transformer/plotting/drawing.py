@@ -1,5 +1,6 @@
 """Style, colours and checks of arrays of all figures."""
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -25,6 +26,15 @@ _FONTS = (
     "Arial Unicode MS",
     "Last Resort High-Efficiency",
 )
+
+
+class NotebookFigure(Figure):
+    """A figure that a notebook displays, also if pyplot is not imported."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png", bbox_inches="tight")
+        return file.getvalue()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from keras_transformer.plotting.drawing import (
     SIGNED_COLORS,
+    NotebookFigure,
     add_colorbar,
     checked_array,
     styled,
@@ -42,7 +43,7 @@ def plot_positional_encoding(encoding: ArrayLike) -> Figure:
         - Vaswani et al., 2017, section 3.5.
     """
     table = checked_array("encoding", encoding, {"length": None, "hidden_dim": None})
-    figure = Figure(figsize=(7.5, 4.5))
+    figure = NotebookFigure(figsize=(7.5, 4.5))
     axes = figure.add_subplot()
     highest = np.abs(table).max()
     image = axes.imshow(
@@ -101,7 +102,7 @@ def plot_positional_encoding_waves(
             f"(hidden_dim - 1); received `dimensions={dimensions!r}`. Choose columns "
             "of `encoding`."
         )
-    figure = Figure(figsize=(8, 1 + len(dimensions)))
+    figure = NotebookFigure(figsize=(8, 1 + len(dimensions)))
     rows = figure.subplots(len(dimensions), sharex=True, sharey=True, squeeze=False)
     colors = seaborn.color_palette("flare", len(dimensions))
     for axes, index, color in zip(rows.flat, dimensions, colors, strict=True):

@@ -6,7 +6,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 from numpy.typing import ArrayLike
 
-from keras_transformer.plotting.drawing import checked_array, score_color, styled
+from keras_transformer.plotting.drawing import (
+    NotebookFigure,
+    checked_array,
+    score_color,
+    styled,
+)
 
 
 @styled()
@@ -39,7 +44,7 @@ def plot_schedule(
     if steps is None:
         steps = range(1, len(rates) + 1)
     positions = checked_array("steps", steps, {"num_steps": len(rates)})
-    figure = Figure(figsize=(7.5, 4))
+    figure = NotebookFigure(figsize=(7.5, 4))
     axes = figure.add_subplot()
     axes.plot(positions, rates, color=score_color(0.5))
     peak = rates.argmax()

@@ -6,7 +6,7 @@ from typing import TypeAlias
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from keras_transformer.plotting.drawing import score_color, styled
+from keras_transformer.plotting.drawing import NotebookFigure, score_color, styled
 
 # The tokens of a hypothesis. `()` is the root of the tree.
 Path: TypeAlias = tuple[Hashable, ...]
@@ -63,7 +63,7 @@ def plot_search_tree(
         for length in range(len(paths[index]) + 1)
     }
     height = 1 + _ROW_HEIGHT * (1 + max(rows.values()))
-    figure = Figure(figsize=(1.6 + 1.05 * steps, height))
+    figure = NotebookFigure(figsize=(1.6 + 1.05 * steps, height))
     axes = figure.add_subplot()
     for path, row in rows.items():
         is_best = path in marked

@@ -1,7 +1,9 @@
 """The progress of long tasks."""
 
 import io
+import re
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -47,12 +49,65 @@ def test_motion_requires_a_terminal(monkeypatch, is_terminal, verbose):
     assert Display(0).verbose == 0
 
 
-@pytest.mark.parametrize("has_widgets", [True, False])
-def test_motion_in_a_notebook_requires_widgets(monkeypatch, has_widgets):
-    notebook = SimpleNamespace(is_jupyter=True, is_terminal=False)
-    monkeypatch.setattr(module, "Console", lambda stderr: notebook)
-    monkeypatch.setattr(module, "find_spec", lambda name: has_widgets or None)
-    assert Display().verbose == (1 if has_widgets else 2)
+class Output:
+    """An output of a notebook cell, in place of a handle of IPython."""
+
+    def __init__(self, data):
+        self.texts, self.moves = [data["text/plain"]], threading.Event()
+
+    def update(self, data, raw):
+        self.texts.append(data["text/plain"])
+        if "Reading" in self.texts[-1]:
+            self.moves.set()
+
+
+@pytest.fixture
+def outputs(monkeypatch):
+    """The outputs of the cell of a notebook in which the test runs."""
+    outputs = []
+
+    def display(data, raw, display_id):
+        assert raw and display_id
+        outputs.append(Output(data))
+        return outputs[-1]
+
+    def console(stderr=False, **options):
+        if stderr:
+            return SimpleNamespace(is_jupyter=True, is_terminal=False)
+        return Console(**options)
+
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as ipykernel does
+    monkeypatch.setattr("IPython.display.display", display)
+    monkeypatch.setattr(module, "Console", console)
+    monkeypatch.setattr(module, "NOTEBOOK_SECONDS", 0.001)
+    return outputs
+
+
+def test_a_stage_in_a_notebook_is_one_output(outputs, capsys):
+    display = Display()
+    for _ in range(2):
+        with display.stage("Reading the text", total=7) as stage:
+            stage.done = 3
+            assert outputs[-1].moves.wait(60)
+    display.print("A printed line.")
+    assert [output.texts[0] for output in outputs] == ["", ""]
+    for output in outputs:
+        assert "Reading the text  42 %" in output.texts[1]
+        assert re.fullmatch(r"Reading the text  \d\.\d s", output.texts[-1])
+        assert not any(line.count("\n") or len(line) > 80 for line in output.texts)
+    assert capsys.readouterr().out == "A printed line.\n"
+
+
+def test_a_stopped_stage_in_a_notebook_leaves_an_empty_line(outputs, capsys):
+    display = Display()
+    with pytest.raises(ZeroDivisionError), display.stage("Dividing"):
+        1 / 0  # noqa: B018
+    assert outputs[0].texts[-1] == ""
+    with display.motion(Stage("Reading the text")):
+        assert outputs[0].moves.wait(60)
+    display.print("The end.")
+    assert [output.texts[-1] for output in outputs] == ["The end."]
+    assert capsys.readouterr() == ("", "")
 
 
 def test_plain_lines(monkeypatch, capsys):
