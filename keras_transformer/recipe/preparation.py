@@ -6,6 +6,7 @@ from typing import NamedTuple
 import keras
 
 from keras_transformer.backend.processes import is_first_process
+from keras_transformer.export.ctranslate2 import check_supported
 from keras_transformer.models import GenerativeModel
 from keras_transformer.recipe.answering import AnsweringTask
 from keras_transformer.recipe.language_modeling import LanguageModelTask
@@ -84,6 +85,8 @@ def prepare(recipe: Recipe, display: Display) -> PreparedRun:
     else:
         model = initial
     task.choose_with_model(model)
+    if recipe.export and recipe.export_format == "ctranslate2":
+        check_supported(model)
     complete = plan.recipe()
     evaluator = task.evaluator(model, complete)
     if began is None:

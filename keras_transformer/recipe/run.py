@@ -43,7 +43,8 @@ def train(recipe: Recipe) -> TrainingResult:
       `recipe.init`, `initial.keras` instead,
     - `data/`, with the training, validation and test texts, if some are held out,
     - `checkpoints/`,
-    - `saved_model/`, with a new version in it if `recipe.export` is true.
+    - `saved_model/`, with a new version in it, and `ctranslate2/`, if `recipe.export`
+      is true, as `recipe.export_format` says.
 
     Args:
         recipe: the options, a `Recipe`.

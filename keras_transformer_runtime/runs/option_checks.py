@@ -27,6 +27,7 @@ SCHEDULES = ("inverse_sqrt", "cosine", "linear", "constant")
 SCHEDULES_TO_ZERO = ("cosine", "linear")
 BLOCKS = ("plain", "modern")
 ENGINES = ("keras", "ctranslate2")
+FORMATS = ("both", "saved_model", "ctranslate2")
 SIZES = ("num_layers", "hidden_dim", "intermediate_dim", "num_heads")
 # Options that only one kind of model has, each with the remedy.
 _USE_TOKENIZER = "Use `tokenizer`."
@@ -122,6 +123,7 @@ _CHECKS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
     (partial(check_one_of, OPTIMIZERS), ("optimizer",)),
     (partial(check_one_of, SCHEDULES), ("schedule",)),
     (partial(check_one_of, ENGINES), ("valid_engine",)),
+    (partial(check_one_of, FORMATS), ("export_format",)),
 )
 
 

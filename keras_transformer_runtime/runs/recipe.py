@@ -35,10 +35,10 @@ OptionValue: TypeAlias = str | int | float | Sequence[str] | None
 # Options that may differ when a run is resumed: the weights do not depend on them,
 # except on `epochs` once the learning rate falls.
 _CHANGEABLE = {
-    *("output", "valid", "test", "export", "epochs", "micro_batches", "average"),
-    *("metric", "metric_every", "bleu_tokenize", "patience", "save_every"),
-    "selection",
+    *("output", "valid", "test", "export", "export_format", "epochs", "average"),
+    *("metric", "metric_every", "bleu_tokenize", "patience", "save_every", "selection"),
     *("num_beams", "verbose", "tensorboard", "devices", "model_parallel", "workers"),
+    "micro_batches",
 }
 # Options whose default depends on the model.
 _DEFAULTS_OF_MODELS: dict[str, dict[str, OptionValue]] = {
@@ -112,10 +112,12 @@ class Recipe:
         bool, "Split characters that the vocabulary lacks into bytes."
     ] = False
     max_length: Annotated[int, "Maximum length of a sentence in tokens."] = 256
-    export: Annotated[
-        bool,
-        "Export a SavedModel, and for CTranslate2 if it is installed.",
-    ] = True
+    export: Annotated[bool, "Export the trained model."] = True
+    export_format: Annotated[
+        str,
+        "Format of the export: saved_model, ctranslate2, or both if CTranslate2 "
+        "supports the model.",
+    ] = "both"
 
     documents: Annotated[
         str | None,

@@ -151,6 +151,19 @@ def test_a_run_without_its_export_is_not_complete(trained, tmp_path):
 
 
 @pytest.mark.once("torch")
+@pytest.mark.slow
+def test_one_format_of_the_export(trained, tmp_path):
+    options = {**copied(trained, tmp_path / "results"), "export": True}
+    train(Recipe(**options, export_format="ctranslate2"))
+    assert (tmp_path / "results/ctranslate2/model.bin").exists()
+    assert not (tmp_path / "results/saved_model").exists()
+    options["output"] = str(tmp_path / "other")
+    unsupported = {**options, "positions": "alibi", "export_format": "ctranslate2"}
+    with pytest.raises(ValueError, match="for CTranslate2"):
+        prepare(Recipe(**unsupported), Display(0))
+
+
+@pytest.mark.once("torch")
 def test_the_model_is_saved_before_its_evaluation(trained, tmp_path):
     run = prepare(Recipe(**copied(trained, tmp_path / "results")), Display(0))
 
