@@ -3,6 +3,7 @@
 python docs/images.py
 """
 
+import io
 import pathlib
 
 import numpy as np
@@ -10,6 +11,7 @@ from keras import ops
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from rich.console import Console
 
 from keras_transformer.layers import (
     AttentionPattern,
@@ -25,6 +27,7 @@ from keras_transformer.plotting import (
     plot_schedule,
 )
 from keras_transformer.training import WarmupInverseSquareRoot
+from keras_transformer_runtime.display import Stage
 
 FOLDER = pathlib.Path(__file__).parent / "images"
 
@@ -42,6 +45,20 @@ def main(folder: pathlib.Path = FOLDER) -> None:
     }
     for name, figure in figures.items():
         figure.savefig(folder / f"{name}.png", dpi=100, pil_kwargs={"optimize": True})
+    (folder / "train.svg").write_text(terminal(), "utf-8")
+
+
+def terminal() -> str:
+    """Returns a terminal in the third epoch of the run on the page of training."""
+    page = (FOLDER.parent / "training.md").read_text("utf-8")
+    log = page.partition("```text\n")[2].partition("Epoch 3/4")[0]
+    command = "$ keras-transformer train --train train.en train.de --output runs/en-de"
+    console = Console(record=True, width=80, file=io.StringIO(), force_terminal=True)
+    console.print(f"{command}\n{log}", end="", highlight=False, markup=False)
+    stage = Stage("Epoch 3/4", total=92, done=57)
+    stage.details = ["61 s left", "loss 4.541", "5,836 tokens/s"]
+    console.print(stage.line(79))
+    return console.export_svg(title="keras-transformer train", unique_id="train")
 
 
 def attention_patterns(length: int = 16) -> Figure:

@@ -33,10 +33,9 @@ class TranslationQuality(keras.callbacks.Callback):
     """Translates a validation set after each epoch and logs BLEU, chrF or others.
 
     The logs of the epoch get `val_bleu` and `val_chrf`, the scores of sacreBLEU from 0
-    to 100, or those of `metrics`. They are in the progress bar and in the history, and
-    callbacks that come later in the list can monitor them:
-    `EarlyStopping("val_bleu", mode="max")`, `ModelCheckpoint`, `CSVLogger`,
-    `TensorBoard`.
+    to 100, or those of `metrics`. They are in the history, and callbacks that come
+    later in the list can use them: `TrainingProgress`, `ModelCheckpoint`,
+    `EarlyStopping("val_bleu", mode="max")`, `CSVLogger`, `TensorBoard`.
 
     With `every` above 1, the validation set is translated after the first epoch of a
     run and after every epoch whose number, counted from 1, is a multiple of `every`.
