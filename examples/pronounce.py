@@ -9,7 +9,8 @@ a SavedModel and plots of the attention and of a beam search:
 This takes some minutes. The full run trains a wider model:
 
     python examples/pronounce.py --epochs 36 --cooldown 12 --hidden-dim 256 \
-        --dropout 0.2 --learning-rate 2e-3 --average 5 --output runs/pronounce-full
+        --dropout 0.2 --learning-rate 2e-3 --tokens-per-batch 4096 --average 5 \
+        --output runs/pronounce-full
 
 It takes 100 minutes on one core and reaches a word error rate of 25.7 %.
 
@@ -123,7 +124,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--epochs", type=int, default=5, help="number of epochs")
+    parser.add_argument("--epochs", type=int, default=4, help="number of epochs")
+    parser.add_argument("--tokens-per-batch", type=int, default=2048, metavar="TOKENS")
     parser.add_argument("--hidden-dim", type=int, default=128, metavar="WIDTH")
     parser.add_argument("--dropout", type=float, default=0.1, metavar="RATE")
     parser.add_argument(
@@ -136,7 +138,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--cooldown",
         type=int,
-        default=0,
+        default=3,
         metavar="N",
         help="number of final epochs in which the learning rate decays to 0",
     )
@@ -193,7 +195,7 @@ def train_model(
             pairs=[(word, p) for word, ps in words.items() for p in ps],
             source_tokenizer=letters,
             target_tokenizer=phonemes,
-            tokens_per_batch=4096,
+            tokens_per_batch=options.tokens_per_batch,
             shuffle=shuffle,
             seed=options.seed,
         )
@@ -210,11 +212,12 @@ def train_model(
         source_tokenizer=letters,
         target_tokenizer=phonemes,
     )
+    batches = datasets[0].batches_per_epoch
     schedule = WarmupInverseSquareRoot(
         options.learning_rate,
         warmup_steps=400,
-        total_steps=options.epochs * datasets[0].batches_per_epoch,
-        cooldown_steps=options.cooldown * datasets[0].batches_per_epoch,
+        total_steps=options.epochs * batches,
+        cooldown_steps=min(options.cooldown, options.epochs) * batches,
     )
     model.compile(
         optimizer=keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9),

@@ -86,7 +86,8 @@ class Other(Bigrams):
     score = -3.0
 
     def generate(self, inputs, *arguments, **options):
-        return ["cab"] * len(inputs), np.array([self.score] * len(inputs))
+        count = len(inputs)
+        return ["cab"] * count, np.array([self.score] * count), np.zeros(count, bool)
 
 
 @pytest.mark.slow
