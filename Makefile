@@ -12,7 +12,6 @@ SITE := $(BIN)/python -m sphinx --builder html --nitpicky --fail-on-warning --ke
 	--fresh-env --quiet docs docs/_build/html
 
 export KERAS_BACKEND ?= tensorflow
-export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

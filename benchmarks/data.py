@@ -220,18 +220,22 @@ def tokenize(files: Files, processor: sentencepiece.SentencePieceProcessor) -> i
 
 
 def measure_padding(files: Files, tokenizer: SentencePieceTokenizer) -> None:
-    """Prints the shares of padding of an epoch with at most 12 shapes."""
+    """Prints the batches of an epoch and their shares of padding."""
     streamed = {
         **{"window": 10_000, "batches_per_epoch": 125},
         **{"max_source_length": 100, "max_target_length": 100},
     }
     sides: dict[str, dict[str, Any]] = {
-        "in memory, 4,096 tokens per batch": {},
-        "in memory, 2,048 tokens per batch": {"tokens_per_batch": 2048},
-        "streamed, windows of 10,000 pairs": streamed,
+        f"in memory, {tokens:,} tokens per batch, {name}": {
+            "tokens_per_batch": tokens,
+            "max_shapes": shapes,
+        }
+        for tokens in (4096, 2048)
+        for name, shapes in (("default", None), ("4 shapes", 4), ("12 shapes", 12))
     }
+    sides["streamed, windows of 10,000 pairs"] = streamed
     print()
-    print_header("padding", "shapes", "all batches", "full batches")
+    print_header("padding", "shapes", "batches", "all batches", "full batches")
     for name, options in sides.items():
         data = parallel_dataset(
             *files, source_tokenizer=tokenizer, target_tokenizer=tokenizer, **options
@@ -241,7 +245,8 @@ def measure_padding(files: Files, tokenizer: SentencePieceTokenizer) -> None:
             for inputs, targets in data.dataset.as_numpy_iterator()
         ]
         full = [batch for batch in batches if not batch.all(axis=1).any()]
-        print_row(name, len(data.shapes), share(batches), share(full))
+        shapes = len(data.shapes)
+        print_row(name, shapes, len(batches), share(batches), share(full))
 
 
 def share(batches: list[np.ndarray]) -> str:

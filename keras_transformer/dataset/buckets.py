@@ -14,7 +14,7 @@ _BEYOND = 2**40  # Length of both sides of a bucket that no pair may move to.
 _CANDIDATES = 64  # Quantiles of the lengths of a side, and of its distinct lengths.
 MOST_SHAPES = 12
 # Batches of padding that a further shape must save in each epoch. On JAX, compiling the
-# step for a shape takes the time of about 64 batches, and 16 epochs are a short run.
+# step for a shape takes as long as dozens of batches, and ten epochs are a short run.
 SAVED_BATCHES = 4
 
 
@@ -56,18 +56,24 @@ class Buckets:
         max_shapes: int | None,
         longest: np.ndarray | None = None,
         multiple: int = 1,
+        epoch_batches: int | None = None,
     ) -> Self:
         """Chooses buckets that need little padding for the lengths, int `(pairs, 2)`.
 
         Batches have no more rows than needed for nearly all of these pairs to stay in
         their bucket. `longest`, int `(2,)`, are the maximum lengths of later pairs, if
-        any. With `max_shapes=None`, a bucket needs to save the padding of some batches.
+        any. With `max_shapes=None`, a bucket needs to save the padding of some batches
+        of an epoch, which has `epoch_batches` batches like these pairs. `None` = the
+        epoch consists of these pairs.
         """
         later = [] if longest is None else [longest[None]]
+        least = SAVED_BATCHES * 2 * tokens_per_batch
+        if epoch_batches is not None:
+            least = math.ceil(SAVED_BATCHES * int(lengths.sum()) / epoch_batches)
         limits = choose_lengths(
             np.concatenate([lengths, *later]),
             max_shapes or MOST_SHAPES,
-            1 if max_shapes else SAVED_BATCHES * 2 * tokens_per_batch,
+            1 if max_shapes else least,
         )
         fitting = tokens_per_batch // limits.max(axis=1) // multiple
         max_rows = (np.maximum(1, fitting) * multiple).tolist()
@@ -159,6 +165,7 @@ class BatchPlan:
         tokens_per_batch: int,
         max_shapes: int | None,
         multiple: int,
+        epoch_batches: int | None,
     ) -> Self:
         """Chooses buckets for the pairs of a source; see `Buckets.choose`."""
         lengths = source.window(0, source.max_lengths).lengths
@@ -166,7 +173,7 @@ class BatchPlan:
         if source.varies:
             longest = np.maximum(source.longest, lengths.max(axis=0))
         buckets = Buckets.choose(
-            lengths, tokens_per_batch, max_shapes, longest, multiple
+            lengths, tokens_per_batch, max_shapes, longest, multiple, epoch_batches
         )
         counts = list(map(len, buckets.fill(lengths)))
         return cls(buckets, lengths, counts, source.varies)

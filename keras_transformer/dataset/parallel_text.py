@@ -301,7 +301,13 @@ def parallel_dataset(
     corpora = open_corpora(source, target, pairs, columns)
     weights = parse_weights(weights, len(corpora))
     pair_source = _pair_source(corpora, weights, preparation, window)
-    plan = BatchPlan.of(pair_source, tokens_per_batch, max_shapes, batch_size_multiple)
+    plan = BatchPlan.of(
+        pair_source,
+        tokens_per_batch,
+        max_shapes,
+        batch_size_multiple,
+        batches_per_epoch,
+    )
     batches = int(batches_per_epoch or 0) or math.ceil(plan.batches / shard[1])
     per_window = batches if window is None else None
     loader = WindowLoader(pair_source, plan.buckets, shuffle, seed, shard, per_window)

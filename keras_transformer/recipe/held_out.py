@@ -15,12 +15,13 @@ from keras_transformer.dataset.running_text import (
 )
 from keras_transformer.dataset.text_pairs import Pair
 from keras_transformer.recipe.plan import Plan
-from keras_transformer_runtime.files import written_whole
+from keras_transformer_runtime.files import read_json, write_json, written_whole
 from keras_transformer_runtime.runs.corpora import (
     CorpusFiles,
     split_corpora,
     weights_of,
 )
+from keras_transformer_runtime.runs.folder import text_checksum
 from keras_transformer_runtime.text_rows import table_form
 
 Shares: TypeAlias = dict[str, float]  # fractions that are held out, by their part
@@ -32,6 +33,7 @@ MOST_PAIRS = 1000  # held out if no fraction is given
 MOST_CHARACTERS = 500_000  # the same of running text
 MOST_OF_TEXT = 0.1
 SMALL_DOCUMENTS = ("line", "paragraph")  # of which whole ones are held out
+ORIGIN = "origin.json"  # beside the parts: what they were made from
 
 
 class ParallelText(NamedTuple):
@@ -68,15 +70,38 @@ def given_corpora(plan: Plan, name: str) -> list[CorpusFiles]:
     return split_corpora(name, plan[name], has_running_text)
 
 
-def text_files(plan: Plan, hold_out: Callable[[Shares], Parts]) -> TextFiles:
-    """Returns the files of a run; `hold_out` writes those that fractions ask for."""
+def text_files(plan: Plan, hold_out: Callable[[Shares, bool], Parts]) -> TextFiles:
+    """Returns the files of a run; `hold_out` writes those that fractions ask for.
+
+    It keeps the files that it has written from the same texts and options, so that the
+    processes of a run and a resumed run have the same data.
+    """
     names = ("train", "valid", "test")
     shares = {name: plan[name] for name in names if isinstance(plan[name], float)}
-    files = hold_out(shares) if shares else {}
+    files: Parts = {}
+    if shares:
+        path = pathlib.Path(plan["output"], "data", ORIGIN)
+        origin = _origin(plan, shares)
+        is_kept = path.is_file() and read_json(path) == origin
+        if not is_kept:
+            path.unlink(missing_ok=True)
+        files = hold_out(shares, is_kept)
+        if not is_kept:
+            write_json(path, origin)
     for name in names:
         if name not in files and plan[name] is not None:
             files[name] = given_corpora(plan, name)
     return TextFiles(files["train"], files["valid"], files.get("test"))
+
+
+def _origin(plan: Plan, shares: Shares) -> dict[str, object]:
+    """Returns what the parts of a training text depend on."""
+    files = [file for each in given_corpora(plan, "train") for file in each.files]
+    return {
+        **{name: plan[name] for name in ("train", "columns", "documents")},
+        "shares": shares,
+        "checksums": [text_checksum(file) for file in files],
+    }
 
 
 def hold_out(
@@ -84,13 +109,14 @@ def hold_out(
     columns: Sequence[str] | None,
     shares: Shares,
     folder: pathlib.Path,
+    is_kept: bool,
 ) -> Parts:
     """Writes the parts of a training text to files.
 
     The part of a pair depends on a hash of its source, without regard to letter case
     and spaces. So no source is in two parts, and the parts do not depend on the order
-    of the lines. Corpora with weights remain apart in the training text. Existing files
-    are kept, so that a resumed run has the same data.
+    of the lines. Corpora with weights remain apart in the training text. With
+    `is_kept`, existing files are kept.
     """
     given = [files for files, _ in corpora]
     weights = [files.weight for files in given]
@@ -114,9 +140,8 @@ def hold_out(
                 lines = pair if len(endings) == 2 else [_json_line(names, pair)]
                 yield (name if part == "train" else part), lines
 
-    if not all(
-        pathlib.Path(path).exists() for path in itertools.chain(*files.values())
-    ):
+    paths = map(pathlib.Path, itertools.chain(*files.values()))
+    if not (is_kept and all(path.exists() for path in paths)):
         folder.mkdir(parents=True, exist_ok=True)
         _write(items(), files, shares, "pairs")
     parts = {name: [CorpusFiles(files[name])] for name in shares}
@@ -181,14 +206,14 @@ def hold_out_text(
     documents: str,
     shares: Shares,
     folder: pathlib.Path,
-    is_new: bool,
+    is_kept: bool,
 ) -> Parts:
     """Writes the parts of a running text to files.
 
     If documents are lines, paragraphs or rows, whole documents are held out, by a hash
     of their text; otherwise the end of the text, first for validation and then for the
-    test. With weights, a part of each corpus is held out. Existing files are kept,
-    unless the run is new.
+    test. With weights, a part of each corpus is held out. With `is_kept`, existing
+    files are kept.
     """
     names = ("train", *shares)
     limits = [0, *itertools.accumulate(len(corpus.files) for corpus in corpora)]
@@ -200,7 +225,7 @@ def hold_out_text(
         return [str(path) for found in paths for path in sorted(found)]
 
     every = range(1, limits[-1] + 1)
-    if is_new or not all(written(name, every) for name in names):
+    if not (is_kept and all(written(name, every) for name in names)):
         folder.mkdir(parents=True, exist_ok=True)
         for path in itertools.chain(*(written(name, every) for name in names)):
             pathlib.Path(path).unlink()

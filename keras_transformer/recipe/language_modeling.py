@@ -147,13 +147,13 @@ class LanguageModelTask(Task):
         folder = pathlib.Path(plan["output"], "data")
         return text_files(
             plan,
-            lambda shares: hold_out_text(
+            lambda shares, is_kept: hold_out_text(
                 self._given,
                 self._column,
                 plan["documents"],
                 shares,
                 folder,
-                self._is_new,
+                is_kept,
             ),
         )
 

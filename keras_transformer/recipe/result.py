@@ -32,7 +32,7 @@ class Figures:
     Attributes:
         sentences: int, number of sentences of the test text, or of the validation text
             if there is no test text.
-        length_penalty: float, length penalty of the search.
+        length_penalty: float, length penalty of the search of Keras and the SavedModel.
         bleu: float, BLEU of that text, from 0 to 100.
         bleu_signature: str, sacreBLEU's signature of `bleu`.
         chrf: float, chrF of that text, from 0 to 100.
@@ -42,12 +42,13 @@ class Figures:
         character_error_rate: float, edits per 100 characters of the references.
         metric: str, the metric that selected the weights and the length penalty.
         valid_scores: dictionary of floats, the metric on the validation text by length
-            penalty; BLEU if `metric` is `"loss"`.
+            penalty, each of which chooses among the hypotheses of one search; BLEU if
+            `metric` is `"loss"`. Empty if nothing was selected.
         weights: str, the selected weights, such as `"mean of epochs 31 to 40"`.
         candidates: dictionary of floats, the metric on the validation text by the name
-            of the weights.
-        valid_engine: str, software that translated the validation text for
-            `candidates`.
+            of the weights. Empty if there was one candidate.
+        valid_engine: str, software that translated the validation and the test text,
+            with the length penalty selected for it.
     """
 
     sentences: int
@@ -183,8 +184,8 @@ class TrainingResult(NamedTuple):
         search: the `BeamSearch` with the length penalty that is best on the validation
             text; for a language model `Sampling(top_p=0.9)`, or `BeamSearch()` if it
             was trained on prompts and answers.
-        figures: the `Figures` of the model with this search, or the
-            `LanguageModelFigures`.
+        figures: the `Figures` of the model, whose `valid_engine` has computed them, or
+            the `LanguageModelFigures`.
     """
 
     model: GenerativeModel

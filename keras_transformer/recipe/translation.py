@@ -328,7 +328,10 @@ def _text_files(plan: Plan, given: list[FilePairs]) -> TextFiles:
     folder = pathlib.Path(plan["output"], "data")
     corpora = [*zip(given_corpora(plan, "train"), given, strict=True)]
     return text_files(
-        plan, lambda shares: hold_out(corpora, plan["columns"], shares, folder)
+        plan,
+        lambda shares, is_kept: hold_out(
+            corpora, plan["columns"], shares, folder, is_kept
+        ),
     )
 
 

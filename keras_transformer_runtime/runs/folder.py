@@ -111,7 +111,7 @@ def write_checksums(recipe: Recipe) -> None:
     """Writes the checksums of the texts of a run, for `check_same_texts`."""
     files = [file for named in _text_files(recipe).values() for file in named]
     path = pathlib.Path(recipe.output, CHECKSUMS)
-    write_json(path, {file: _checksum(file) for file in files})
+    write_json(path, {file: text_checksum(file) for file in files})
 
 
 def check_same_texts(recipe: Recipe) -> None:
@@ -120,7 +120,7 @@ def check_same_texts(recipe: Recipe) -> None:
     before = read_json(path) if path.is_file() else {}
     for name, files in _text_files(recipe).items():
         for file in files:
-            if before.get(file) not in (None, _checksum(file)):
+            if before.get(file) not in (None, text_checksum(file)):
                 raise ValueError(
                     f"`{name}` must have the text with which the run in "
                     f"{recipe.output} began; received {file}, whose content has "
@@ -142,7 +142,7 @@ def _text_files(recipe: Recipe) -> dict[str, list[str]]:
     }
 
 
-def _checksum(file: str) -> int:
+def text_checksum(file: str) -> int:
     """Returns the CRC-32 of a file."""
     checksum = 0
     with open(file, "rb") as content:

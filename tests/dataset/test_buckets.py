@@ -1,4 +1,5 @@
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -100,3 +101,12 @@ def test_a_further_shape_saves_the_padding_of_some_batches():
         assert sizes[1] - sizes[shapes] >= (shapes - 1) * least
         assert shapes == 12 or sizes[shapes] - sizes[shapes + 1] < least
     assert shapes == 1
+
+
+def test_a_window_has_the_shapes_that_its_epoch_deserves():
+    lengths = np.random.default_rng(5).integers(3, 61, [499, 1]) * [1, 1]
+    whole = np.concatenate([lengths] * 10)
+    batches = math.ceil(whole.sum() / 2 / 512)
+    window = Buckets.choose(lengths, 512, None, epoch_batches=batches).lengths
+    assert len(window) == len(Buckets.choose(whole, 512, None).lengths) > 3
+    assert len(window) > len(Buckets.choose(lengths, 512, None).lengths)

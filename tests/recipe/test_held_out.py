@@ -23,8 +23,9 @@ def read(corpora):
     return list(zip(*lines, strict=True))
 
 
-def hold_out(pairs, shares, folder):
-    return held_out.hold_out([(CorpusFiles(["a.tsv"]), pairs)], None, shares, folder)
+def hold_out(pairs, shares, folder, is_kept=False):
+    corpora = [(CorpusFiles(["a.tsv"]), pairs)]
+    return held_out.hold_out(corpora, None, shares, folder, is_kept)
 
 
 def test_every_pair_is_in_one_part_and_no_source_in_two(tmp_path):
@@ -54,22 +55,44 @@ def test_more_is_held_out_with_a_greater_fraction(tmp_path):
     assert less < more
 
 
-def test_existing_files_are_kept(tmp_path):
-    first = hold_out(PAIRS, SHARES, tmp_path)
-    before = read(first["train"])
-    assert hold_out([], SHARES, tmp_path) == first
-    assert read(first["train"]) == before
+def planned(folder, **changes):
+    (folder / "a.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS))
+    plan = {"train": [str(folder / "a.tsv")], "valid": ["valid.tsv"], "test": 0.3}
+    plan |= {"model": "seq2seq", "columns": None, "documents": None}
+    return {**plan, "output": str(folder), **changes}
+
+
+def files_of(plan, pairs):
+    folder = pathlib.Path(plan["output"], "data")
+    return text_files(
+        plan, lambda shares, is_kept: hold_out(pairs, shares, folder, is_kept)
+    )
 
 
 def test_files_are_passed_on(tmp_path):
-    given = {"train": ["a.tsv"], "valid": ["valid.tsv"], "test": 0.3}
-    given["model"] = "seq2seq"
-    files = text_files(given, lambda shares: hold_out(PAIRS, shares, tmp_path))
+    files = files_of(planned(tmp_path), PAIRS)
     assert files.valid == [CorpusFiles(["valid.tsv"])]
     assert len(read(files.test)) == pytest.approx(600, abs=100)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        *("test.source", "test.target", "train.source", "train.target")
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [
+        *("origin.json", "test.source", "test.target", "train.source", "train.target")
     ]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"test": 0.2}, {"columns": ["a", "b"]}, {"train": None}, {}]
+)
+def test_parts_of_other_texts_or_options_are_replaced(tmp_path, changes):
+    plan = planned(tmp_path)
+    before = read(files_of(plan, PAIRS).test)
+    assert read(files_of(plan, []).test) == before  # kept
+    if not changes:  # The same file has another text.
+        (tmp_path / "a.tsv").write_text("other\ttext\n")
+    if "train" in changes:
+        (tmp_path / "b.tsv").write_text((tmp_path / "a.tsv").read_text())
+        changes = {"train": [str(tmp_path / "b.tsv")]}
+    other = PAIRS[:1000]
+    after = read(files_of({**plan, **changes}, other).test)
+    assert {*after} <= {*other} and len(after) < len(before)
 
 
 def test_texts_with_line_breaks_and_corpora_with_weights(tmp_path):
@@ -79,7 +102,7 @@ def test_texts_with_line_breaks_and_corpora_with_weights(tmp_path):
         (CorpusFiles(["b.en", "b.de"], 1.0), pairs[1200:]),
     ]
     columns = ["x.en", "x.de"]
-    parts = held_out.hold_out(corpora, columns, {"valid": 0.1}, tmp_path)
+    parts = held_out.hold_out(corpora, columns, {"valid": 0.1}, tmp_path, False)
     assert [corpus.weight for corpus in parts["train"]] == [2.0, 1.0]
     found = [
         [*open_files(corpus.files, None, columns)[0]]

@@ -295,13 +295,15 @@ def read(corpora):
     return [pathlib.Path(file).read_text("utf-8") for file in files]
 
 
-def hold_out(folder, files, documents, shares, is_new=True, column=None, weights=None):
+def hold_out(
+    folder, files, documents, shares, is_kept=False, column=None, weights=None
+):
     corpora = [CorpusFiles(files)]
     if weights:
         corpora = [
             CorpusFiles([file], x) for file, x in zip(files, weights, strict=True)
         ]
-    return hold_out_text(corpora, column, documents, shares, folder / "data", is_new)
+    return hold_out_text(corpora, column, documents, shares, folder / "data", is_kept)
 
 
 def test_the_end_of_several_files(tmp_path):
@@ -316,8 +318,7 @@ def test_the_end_of_several_files(tmp_path):
     assert read(parts["test"]) == ["lmnop\n"]
     (valid,) = parts["valid"][0].files
     assert pathlib.Path(valid).name == "valid-002.txt"
-    # A resumed run keeps its parts, a new run replaces them.
-    assert hold_out(tmp_path, files, "file", shares, False) == parts
+    assert hold_out(tmp_path, files, "file", shares, True) == parts
     parts = hold_out(tmp_path, files, "none", {"valid": 0.65})
     assert read(parts["valid"]) == ["g\n", "hijklmnop\n"]
     assert read(parts["train"]) == ["abc\ndef"]
@@ -352,7 +353,7 @@ def test_rows_are_held_out_as_a_whole_and_weights_keep_corpora_apart(tmp_path):
     assert 5 < len(found[1]) < 25
     ends = [[*text_documents(x, "file", "a.b")] for x in (train_text, valid_text)]
     assert ends == [["0123456789" * 2 + "01"], ["23456789\n"]]
-    assert hold_out(tmp_path, files, "file", {"valid": 0.3}, False, **options) == parts
+    assert hold_out(tmp_path, files, "file", {"valid": 0.3}, True, **options) == parts
 
 
 @pytest.mark.parametrize("documents", ["file", "line"])
