@@ -22,7 +22,6 @@ _BATCH, _MODEL = "batch", "model"
 _LAYOUTS: dict[str, tuple[str | None, ...]] = {
     r".*embedding(_\d+)?/embeddings$": (_MODEL, None),
     r"^output/kernel$": (None, _MODEL),
-    r"^output/bias$": (_MODEL,),
     r"^output_bias$": (_MODEL,),
     r".*attention[^/]*/(query|key|value|gate)/kernel$": (None, _MODEL, None),
     r".*attention[^/]*/(query|key|value|gate)/bias$": (_MODEL, None),

@@ -246,10 +246,10 @@ def _set_decoder(
     _set_layers(spec, model.decoder)
     if model.output_dense is not None:
         _set_linear(spec.projection, model.hidden_dim, model.output_dense)
-        return
-    spec.projection.weight = _array(model.target_embedding.embeddings)
-    if model.tied_output_bias is not None:
-        spec.projection.bias = _array(model.tied_output_bias)
+    else:
+        spec.projection.weight = _array(model.target_embedding.embeddings)
+    if model.logits_bias is not None:
+        spec.projection.bias = _array(model.logits_bias)
 
 
 def _position_table(

@@ -159,12 +159,12 @@ def load_ctranslate2(
             pair = Tokenizers(source_tokenizer, target_tokenizer or source_tokenizer)
         arguments = seq2seq_arguments(variables, epsilon)
         arguments |= encoder_decoder_vocabularies(path, config, variables, pair)
-        model = Seq2Seq(**arguments, output_bias=_needs_bias(arguments, variables))
+        model = Seq2Seq(**arguments, output_bias=_output_bias(arguments, variables))
     else:
         _check_none("source_tokenizer", source_tokenizer, "`tokenizer`", variables)
         arguments = causal_lm_arguments(variables, epsilon)
         arguments |= decoder_only_vocabulary(path, config, variables, tokenizer)
-        model = CausalLM(**arguments, output_bias=_needs_bias(arguments, variables))
+        model = CausalLM(**arguments, output_bias=_output_bias(arguments, variables))
     assign(model, variables)
     _check_all_read(variables)
     return model
@@ -181,10 +181,12 @@ def _check_none(
         )
 
 
-def _needs_bias(arguments: Config, variables: Variables) -> bool:
-    """Returns whether the model has a bias, or excludes added tokens by one."""
+def _output_bias(arguments: Config, variables: Variables) -> bool | str:
+    """Returns whether the model has a bias, or excludes added tokens by a frozen one."""
+    if BIAS in variables:
+        return True
     size = arguments.get("target_vocabulary_size") or arguments["vocabulary_size"]
-    return BIAS in variables or size > variables.shape(OUTPUT)[0]
+    return "frozen" if size > variables.shape(OUTPUT)[0] else False
 
 
 def _check_parts(variables: Variables, config: Config) -> None:

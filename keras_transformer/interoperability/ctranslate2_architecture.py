@@ -54,7 +54,12 @@ def seq2seq_arguments(variables: Variables, epsilon: float | None) -> Config:
     `epsilon` is `layer_norm_epsilon` in its `config.json`.
     """
     source, target, output = map(variables.stored_name, (SOURCE, TARGET, OUTPUT))
-    shared = "all" if source == target else "target"
+    tying = {
+        (True, True): "all",
+        (True, False): "inputs",
+        (False, True): "target",
+        (False, False): "none",
+    }
     arguments = _shared_arguments(variables, epsilon, SOURCE)
     scheme, lengths = _positions(variables)
     names = ("max_source_length", "max_target_length")
@@ -62,7 +67,7 @@ def seq2seq_arguments(variables: Variables, epsilon: float | None) -> Config:
         **arguments,
         "num_layers": variables.count("encoder/layer_"),
         "num_decoder_layers": variables.count("decoder/layer_"),
-        "tie_embeddings": shared if output == target else "none",
+        "tie_embeddings": tying[source == target, output == target],
         "positions": scheme,
         **dict(zip(names, lengths, strict=False)),
     }

@@ -72,12 +72,11 @@ def _assign_stack(
 
 
 def _assign_output(model: Seq2Seq | CausalLM, variables: Variables) -> None:
-    bias = model.tied_output_bias
     if model.output_dense is not None:
         weight = variables.weight(OUTPUT)
         kernel = padded_rows(weight, model.target_vocabulary_size).T
         _assign(model.output_dense.kernel, kernel)
-        bias = model.output_dense.bias
+    bias = model.logits_bias
     if bias is not None:
         count = variables.shape(OUTPUT)[0]
         values = np.full(bias.shape, LOGIT_OF_ADDED_TOKENS, "float32")

@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_transformer.backend.pytorch_file import read_pytorch_file
 from keras_transformer.layers import PositionalEncoding
+from keras_transformer_runtime.files import checked_file, read_json
 from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
     from safetensors import safe_open
 
+WEIGHTS_FILE = "model.safetensors"
+PICKLED_WEIGHTS = "pytorch_model.bin"
+# A checkpoint of several files has a dictionary of the file of each tensor.
+INDEX = "{}.index.json"
 FLOATS = ("BF16", "F16", "F32", "F64", "bfloat16", "float16", "float32", "float64")
 # Logit of tokens that the stored model does not have. Their probability is 0 in
 # float32. A much smaller logit would dominate a loss with label smoothing, which
@@ -133,6 +139,62 @@ def open_safetensors(path: pathlib.Path) -> Iterator[SafeTensors]:
         ) from error
     with file:
         yield SafeTensors(path, file)
+
+
+class ShardedTensors(Tensors):
+    """The tensors of several files."""
+
+    def __init__(self, path: pathlib.Path, shards: Sequence[Tensors]):
+        self._shard_of = {name: shard for shard in shards for name in shard.names}
+        super().__init__(path, set(self._shard_of))
+
+    def info(self, name: str) -> TensorInfo:
+        return self._shard_of[name].info(name)
+
+    def array(self, name: str) -> np.ndarray:
+        return self._shard_of[name].array(name)
+
+
+@contextlib.contextmanager
+def open_checkpoint(folder: pathlib.Path) -> Iterator[Tensors]:
+    """Opens the weights of a folder: safetensors if there are any, one file or several.
+
+    Raises `FileNotFoundError` if there are none, and `ValueError` for a damaged file.
+    """
+    for name in (WEIGHTS_FILE, PICKLED_WEIGHTS):
+        open_file = open_safetensors if name == WEIGHTS_FILE else _open_pytorch_file
+        index = folder / INDEX.format(name)
+        if (folder / name).is_file():
+            with open_file(folder / name) as tensors:
+                yield tensors
+            return
+        if index.is_file():
+            files = _files_of_index(index)
+            with contextlib.ExitStack() as stack:
+                shards = [stack.enter_context(open_file(file)) for file in files]
+                yield ShardedTensors(index, shards)
+            return
+    raise FileNotFoundError(
+        f"`folder` must have the file {WEIGHTS_FILE} or {PICKLED_WEIGHTS}; there is "
+        f"none in {folder}."
+    )
+
+
+def _files_of_index(index: pathlib.Path) -> list[pathlib.Path]:
+    file_of = read_json(index).get("weight_map")
+    names = list(file_of.values()) if isinstance(file_of, dict) else []
+    is_name = [isinstance(n, str) and pathlib.Path(n).name == n for n in names]
+    if not names or not all(is_name):
+        raise ValueError(
+            f"{index} must have a dictionary `weight_map` of tensors and the names of "
+            "files beside it; it does not."
+        )
+    return [checked_file(index.parent / name) for name in sorted(set(names))]
+
+
+@contextlib.contextmanager
+def _open_pytorch_file(path: pathlib.Path) -> Iterator[Tensors]:
+    yield PyTorchTensors(path, read_pytorch_file(path))
 
 
 def padded_rows(weight: np.ndarray, count: int) -> np.ndarray:

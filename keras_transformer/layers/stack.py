@@ -10,7 +10,7 @@ import keras
 from keras_transformer.backend.rematerialization import rematerialized_call
 from keras_transformer.layers.argument_errors import check_embedded, explains_arguments
 from keras_transformer.layers.block import Block
-from keras_transformer.layers.positions.scheme import PositionScheme
+from keras_transformer.layers.positions.scheme import PositionScheme, copy_scheme
 from keras_transformer.layers.residual import make_normalization
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
 from keras_transformer.layers.transformer_layer import TransformerLayer
@@ -39,6 +39,7 @@ class Stack(TransformerLayer):
 
     block_class: ClassVar[type[Block]]
     blocks: list[Any]  # once the stack is built
+    shared_positions: PositionScheme | None  # of all blocks, if they share one
     norm: keras.layers.Layer | None  # the final normalisation of pre-norm blocks
 
     @explains_arguments
@@ -81,6 +82,10 @@ class Stack(TransformerLayer):
 
     def _build_blocks(self, *shapes: Shape | None) -> None:
         check_embedded(self, *shapes)
+        self.shared_positions = None
+        if self.positions is not None and self.positions.shared:
+            self.shared_positions = copy_scheme(self.positions, self.dtype_policy)
+            self.shared_positions.build((None, self.num_heads, None, None))
         self.blocks = [self._make_block(layer) for layer in range(self.num_layers)]
         for block in self.blocks:
             block.build(*shapes)
@@ -102,6 +107,8 @@ class Stack(TransformerLayer):
         arguments["residual_options"] = residual_options
         if layer > 0 and self.positions is not None and self.positions.added_to_inputs:
             arguments["positions"] = None
+        if self.shared_positions is not None:
+            arguments["positions"] = self.shared_positions
         return self.block_class(
             **arguments, dtype=self.dtype_policy, name=f"block_{layer}"
         )
@@ -124,6 +131,8 @@ class Stack(TransformerLayer):
 
     def has_equal_blocks(self) -> bool:
         """Returns whether the blocks differ in the values of their variables only."""
+        if self.shared_positions is not None:
+            return False
         first, *others = map(_design, self.blocks)
         return all(other == first for other in others)
 

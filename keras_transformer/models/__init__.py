@@ -1,9 +1,10 @@
-"""Models: `Seq2Seq`, `CausalLM`, `Ensemble`, their base class and named sizes."""
+"""Models: `Seq2Seq`, `CausalLM`, `TextEncoder`, `Ensemble`, their base class and named sizes."""
 
 from keras_transformer.models.causal_lm import CausalLM
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.models.text_encoder import TextEncoder
 from keras_transformer_runtime.presets import PRESETS
 
 __all__ = [
@@ -12,4 +13,5 @@ __all__ = [
     "Ensemble",
     "GenerativeModel",
     "Seq2Seq",
+    "TextEncoder",
 ]

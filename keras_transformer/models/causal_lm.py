@@ -114,7 +114,8 @@ class CausalLM(TransformerModel):
         vocabulary_size: int, size of the vocabulary. Not needed with a tokenizer.
         tie_embeddings: bool, whether the embedding is the matrix of the logits too.
         scale_embeddings: bool, whether token embeddings are multiplied by √hidden_dim.
-        output_bias: bool or `None`, whether the logits have a bias. `None` = only
+        output_bias: whether the logits have a bias: bool, or `"frozen"` for a bias that
+            is not trained, such as one that excludes tokens. `None` = only
             without `tie_embeddings`.
         dropout: float in [0, 1), dropout rate of embeddings, attention scores
             and sub-layer outputs.
@@ -226,7 +227,7 @@ class CausalLM(TransformerModel):
         vocabulary_size: int | None = None,
         tie_embeddings: bool = True,
         scale_embeddings: bool = True,
-        output_bias: bool | None = None,
+        output_bias: bool | str | None = None,
         dropout: float = 0.1,
         activation: Activation = "relu",
         normalize_first: bool = True,
@@ -658,7 +659,7 @@ class CausalLM(TransformerModel):
         return {} if self.tokenizer is None else {"tokenizer": self.tokenizer}
 
     def get_config(self) -> Config:
-        return {**super().get_config(), "tie_embeddings": self.tie_embeddings != "none"}
+        return {**super().get_config(), "tie_embeddings": self.shares_output}
 
 
 def prompt_lengths(token_ids: TokenIds, pad_token_id: int) -> Tensor:

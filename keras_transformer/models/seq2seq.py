@@ -104,13 +104,14 @@ class Seq2Seq(TransformerModel):
         source_vocabulary_size: int, size of a separate vocabulary of the source.
         target_vocabulary_size: int, size of a separate vocabulary of the target.
         tie_embeddings: the matrices that share their weights: `"all"` (source
-            embedding, target embedding, output), `"target"` (target embedding
-            and output) or `"none"`. `None` = `"all"` with a shared vocabulary,
+            embedding, target embedding, output), `"inputs"` (both embeddings),
+            `"target"` (target embedding and output) or `"none"`. `None` = `"all"` with a shared vocabulary,
             `"target"` with two.
         scale_embeddings: bool, whether token embeddings are multiplied by √hidden_dim,
             as in the paper.
-        output_bias: bool or `None`, whether the logits have a bias. `None` = only with
-            `tie_embeddings="none"`.
+        output_bias: whether the logits have a bias: bool, or `"frozen"` for a bias that
+            is not trained, such as one that excludes tokens. `None` = only with
+            `tie_embeddings="none"` or `"inputs"`.
         dropout: float in [0, 1), dropout rate of embeddings, attention scores
             and sub-layer outputs (P_drop).
         activation: activation of the feed-forward networks.
@@ -248,7 +249,7 @@ class Seq2Seq(TransformerModel):
         target_vocabulary_size: int | None = None,
         tie_embeddings: str | None = None,
         scale_embeddings: bool = True,
-        output_bias: bool | None = None,
+        output_bias: bool | str | None = None,
         dropout: float = 0.1,
         activation: Activation = "relu",
         normalize_first: bool = True,
@@ -359,7 +360,8 @@ class Seq2Seq(TransformerModel):
             "target", self.target_vocabulary_size
         )
         self.source_embedding: Any = source_embedding or self.target_embedding
-        if source_embedding is None and self.tie_embeddings != "all":
+        is_shared = self.tie_embeddings in ("all", "inputs")
+        if source_embedding is None and not is_shared:
             self.source_embedding = self._make_embedding(
                 "source", self.source_vocabulary_size
             )

@@ -25,6 +25,7 @@ from keras_transformer.models.vocabularies import (
 )
 from keras_transformer.training.token_trainer import TokenTrainer
 from keras_transformer.types import Config, Options, Tensor, TokenIds
+from keras_transformer_runtime.arguments import check_one_of
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
@@ -45,16 +46,16 @@ class TransformerModel(GenerativeModel, TokenTrainer):
     vocabulary_size: int | None  # of both sides; None = two vocabularies
     decoder: DecoderStack
     positions: Any  # a scheme or a pair of them, which Keras does not track
-    tie_embeddings: str  # "none" if the output has a separate matrix
+    tie_embeddings: str  # the matrices that share their weights
     scale_embeddings: bool  # whether token embeddings are multiplied by √hidden_dim
     normalize_embeddings: bool  # whether `target_norm` follows the embeddings
-    output_bias: bool  # whether the logits have a bias
+    output_bias: bool | str  # whether the logits have a bias, or "frozen"
     target_embedding: keras.layers.Embedding
     target_encoding: PositionScheme | None  # added to the embeddings
     target_norm: keras.layers.Layer | None
     embedding_dropout: keras.layers.Dropout
     output_dense: keras.layers.Dense | None  # None if the embedding is the matrix
-    tied_output_bias: keras.Variable | None  # without `output_dense`
+    logits_bias: keras.Variable | None
     config_names: ClassVar[tuple[str, ...]]  # JSON arguments, without the blocks'
     # The arguments of the blocks.
     intermediate_dim: int
@@ -90,10 +91,18 @@ class TransformerModel(GenerativeModel, TokenTrainer):
         )
         self.pad_token_id, self.start_token_id, self.end_token_id = ids
 
-    def _set_tying(self, tie_embeddings: str | None, output_bias: bool | None) -> None:
+    def _set_tying(
+        self, tie_embeddings: str | None, output_bias: bool | str | None
+    ) -> None:
         self.tie_embeddings = check_tying(tie_embeddings, self.vocabulary_size)
-        is_untied = self.tie_embeddings == "none"
-        self.output_bias = is_untied if output_bias is None else output_bias
+        check_one_of([True, False, "frozen"], optional=True, output_bias=output_bias)
+        default = not self.shares_output
+        self.output_bias = default if output_bias is None else output_bias
+
+    @property
+    def shares_output(self) -> bool:
+        """Whether the target embedding is the matrix of the logits."""
+        return self.tie_embeddings in ("all", "target")
 
     def _keep_block_arguments(self, decoder: DecoderStack) -> None:
         """Sets the arguments of the blocks as attributes of the model."""
@@ -105,7 +114,7 @@ class TransformerModel(GenerativeModel, TokenTrainer):
     def _make_embedding(
         self, name: str, vocabulary_size: int
     ) -> keras.layers.Embedding:
-        is_output = name != "source" and self.tie_embeddings != "none"
+        is_output = name != "source" and self.shares_output
         kind = Embedding if is_output else keras.layers.Embedding
         embedding = kind(
             vocabulary_size,
@@ -144,19 +153,20 @@ class TransformerModel(GenerativeModel, TokenTrainer):
 
     def _build_output(self) -> None:
         self.output_dense = None
-        self.tied_output_bias = None
-        if self.tie_embeddings == "none":
+        self.logits_bias = None
+        if not self.shares_output:
             self.output_dense = keras.layers.Dense(
                 self.target_vocabulary_size,
-                use_bias=self.output_bias,
+                use_bias=False,
                 dtype=self.dtype_policy,
                 name="output",
             )
             self.output_dense.build((None, None, self.hidden_dim))
-        elif self.output_bias:
-            self.tied_output_bias = self.add_weight(
+        if self.output_bias:
+            self.logits_bias = self.add_weight(
                 shape=(self.target_vocabulary_size,),
                 initializer="zeros",
+                trainable=self.output_bias != "frozen",
                 name="output_bias",
             )
 
@@ -199,10 +209,11 @@ class TransformerModel(GenerativeModel, TokenTrainer):
             Tensor `(batch, target_length, vocabulary_size)` in the compute dtype.
         """
         if self.output_dense is not None:
-            return self.output_dense(decoded)
-        kernel = self.transposed_embeddings() if kernel is None else kernel
-        bias = self.tied_output_bias
-        logits = ops.matmul(decoded, kernel)
+            logits = self.output_dense(decoded)
+        else:
+            kernel = self.transposed_embeddings() if kernel is None else kernel
+            logits = ops.matmul(decoded, kernel)
+        bias = self.logits_bias
         return logits if bias is None else logits + ops.cast(bias, logits.dtype)
 
     def transposed_embeddings(self) -> Tensor:
@@ -232,7 +243,7 @@ class TransformerModel(GenerativeModel, TokenTrainer):
     ) -> None:
         """Prints the layers as `keras.Model.summary` does, and the tied output."""
         super().summary(line_length, positions, print_fn, **kwargs)
-        if self.tie_embeddings != "none":  # Otherwise it is a row of the table.
+        if self.shares_output:  # Otherwise it is a row of the table.
             size = self.target_vocabulary_size
             bias = f" and a bias ({size:,} params)" if self.output_bias else ""
             (print_fn or print)(

@@ -134,7 +134,9 @@ def check_tying(tie_embeddings: str | None, shared: int | None) -> str:
 
     `None` means as many as the vocabularies allow.
     """
-    allowed = ("all", "target", "none") if shared else ("target", "none")
+    allowed = ("target", "none")
+    if shared:
+        allowed = ("all", "inputs", *allowed)
     tying = tie_embeddings or allowed[0]
     if tying not in allowed:
         raise ValueError(
@@ -171,10 +173,11 @@ def check_array_sources(
                 f"are the arrays that the layer takes; received `{name}={value}`. To "
                 "embed token ids, pass them as an array."
             )
-    if tie_embeddings == "all":
+    if tie_embeddings in ("all", "inputs"):
         raise ValueError(
             "`tie_embeddings` must be 'target' or 'none' with `source_embedding`, "
-            "which has no matrix to share; received `tie_embeddings='all'`."
+            "which has no matrix to share; received "
+            f"`tie_embeddings={tie_embeddings!r}`."
         )
 
 

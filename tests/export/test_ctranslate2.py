@@ -50,7 +50,7 @@ def model():
     model = model_of(seed=5, max_target_length=17, **design)
     bias = np.zeros(11, "float32")
     bias[0], bias[3] = -100, 3  # no pad token, and an early end token
-    model.output_dense.bias.assign(bias)
+    model.logits_bias.assign(bias)
     return model
 
 
@@ -175,7 +175,7 @@ def test_special_tokens_with_other_names(tmp_path):
     rng = np.random.default_rng(3)
     model.set_weights([rng.normal(size=weight.shape) for weight in model.weights])
     bias = [-100, 0, 0, 3, *[0] * 5]  # no padding, and an early end
-    model.output_dense.bias.assign(np.array(bias, "float32"))
+    model.logits_bias.assign(np.array(bias, "float32"))
     texts = ["the cats sat", "dog", "the"]
     with pytest.warns(UserWarning, match="the commands cannot: .*BertTokenizer"):
         translator = export(model, tmp_path / "1", check_texts=texts)

@@ -90,7 +90,7 @@ class Bart:
         self.theirs.final_logits_bias.copy_(bias)
         self.ours, theirs = documented_model("BART")["bart"], self.theirs.model
         self.ours.target_embedding.set_weights([numpy(theirs.shared.weight)])
-        self.ours.tied_output_bias.assign(numpy(bias)[0])
+        self.ours.logits_bias.assign(numpy(bias)[0])
         for side, name in (("source", "encoder"), ("target", "decoder")):
             stack = getattr(theirs, name)
             encoding = getattr(self.ours, f"{side}_encoding")

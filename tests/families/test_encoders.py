@@ -97,7 +97,7 @@ def test_gpt2(tmp_path):
     theirs = gpt2_folders.random_model(vocab_size=49, n_inner=64)
     theirs.save_pretrained(tmp_path)
     loaded, ours = load_gpt2(tmp_path), documented_model("GPT-2")["gpt2"]
-    weights = [w for w in loaded.weights if w is not loaded.tied_output_bias]
+    weights = [w for w in loaded.weights if w is not loaded.logits_bias]
     for weight, other in zip(ours.weights, weights, strict=True):
         weight.assign(other)
     rows = np.random.default_rng(0).integers(1, 46, (3, 9))

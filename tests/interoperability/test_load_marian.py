@@ -104,7 +104,7 @@ def test_padding_is_never_chosen(pair):
     ours = load_marian(pair.folder)
     bias = np.zeros(ours.target_vocabulary_size, "float32")
     bias[ours.pad_token_id] = 100
-    ours.tied_output_bias.assign(bias)
+    ours.logits_bias.assign(bias)
     rows = ours.source_tokenizer.tokenize(TEXTS, add_end=True).to_list()
     result = ours.generate(rows, GreedySearch(), max_length=7)
     for ids, length in zip(result.token_ids[:, 0], result.lengths[:, 0], strict=True):

@@ -73,10 +73,10 @@ def reference_logits(model, source, target):
         )
     if first:
         decoded = reference.layer_norm(model.decoder.norm.get_weights(), decoded)
+    bias = to_numpy(model.logits_bias) if model.output_bias else 0
     if model.tie_embeddings == "none":
-        kernel, *bias = model.output_dense.get_weights()
-        return decoded @ kernel + sum(bias)
-    bias = to_numpy(model.tied_output_bias) if model.output_bias else 0
+        (kernel,) = model.output_dense.get_weights()
+        return decoded @ kernel + bias
     return decoded @ embeddings.T + bias
 
 

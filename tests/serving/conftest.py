@@ -9,9 +9,9 @@ from keras_transformer import BeamSearch, GreedySearch
 
 def find_ends(model, bias):
     """Lets the outputs of a model end often, and have no other special tokens."""
-    values = np.zeros(model.output_dense.bias.shape, "float32")
+    values = np.zeros(model.logits_bias.shape, "float32")
     values[:3], values[3] = -100, bias
-    model.output_dense.bias.assign(values)
+    model.logits_bias.assign(values)
     return model
 
 

@@ -970,7 +970,7 @@ def test_a_text_that_breaks_off_is_kept(page):
 
 def test_models_for_ctranslate2(open_page, tmp_path):
     translator = model_of(seed=5, tie_embeddings="none", max_target_length=17)
-    translator.output_dense.bias.assign([-100, 0, 0, 2] + [0] * 7)  # ends early
+    translator.logits_bias.assign([-100, 0, 0, 2] + [0] * 7)  # ends early
     search = BeamSearch(3, 0.0)
     translator.export(tmp_path / "letters" / "1", search, format="ctranslate2")
     writer = causal_model_of(seed=3, max_length=19, tie_embeddings=False)

@@ -60,7 +60,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.once("torch")]
 def model(tmp_path_factory):
     """The folder of a version for CTranslate2."""
     model = model_of(seed=5, max_target_length=17, tie_embeddings="none")
-    model.output_dense.bias.assign(np.array([-100, 0, 0, 2] + [0] * 7, "float32"))
+    model.logits_bias.assign(np.array([-100, 0, 0, 2] + [0] * 7, "float32"))
     folder = tmp_path_factory.mktemp("model") / "1"
     model.export(folder, GreedySearch(), format="ctranslate2", check_texts=TEXTS)
     return folder

@@ -297,7 +297,7 @@ class MultiHeadAttention(QuantizedLayers):
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, dtype=self.dtype_policy, seed=self.seed
         )
-        if self.positions is not None:
+        if self.positions is not None and not self.positions.built:
             self.positions.build((None, heads, None, None))
         freeze_new_sub_layers(self)
 

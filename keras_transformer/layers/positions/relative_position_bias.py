@@ -38,6 +38,7 @@ class RelativePositionBias(AttentionBias):
         embeddings_initializer: initializer of the table
             `(num_buckets, num_heads)`.
         bidirectional: bool, whether later keys have separate buckets.
+        shared: bool, whether all blocks of a stack have one table, as in T5.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
@@ -74,6 +75,7 @@ class RelativePositionBias(AttentionBias):
         max_distance: int = 128,
         embeddings_initializer: Initializer = "random_normal",
         bidirectional: bool = True,
+        shared: bool = False,
         **kwargs: object,
     ):
         super().__init__(**kwargs)
@@ -99,6 +101,7 @@ class RelativePositionBias(AttentionBias):
         self.num_buckets = num_buckets
         self.max_distance = max_distance
         self.bidirectional = bidirectional
+        self.shared = shared
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
 
     def build(self, input_shape: Shape) -> None:
@@ -131,6 +134,7 @@ class RelativePositionBias(AttentionBias):
                 self.embeddings_initializer
             ),
             "bidirectional": self.bidirectional,
+            "shared": self.shared,
         }
 
 

@@ -34,6 +34,8 @@ class PositionScheme(keras.layers.Layer):
             model, by `encode`. `False` if it acts in each self-attention, by `rotate`
             and `bias`.
         max_length: int, the number of positions, or `None` without a limit.
+        shared: bool, whether all blocks of a stack have the same weights of the
+            scheme. Otherwise each block has its own.
 
     Args:
         **kwargs: `name`, `dtype` and the other arguments of
@@ -52,6 +54,7 @@ class PositionScheme(keras.layers.Layer):
 
     added_to_inputs = False
     max_length: int | None = None
+    shared = False
 
     def __init__(self, **kwargs: object):
         super().__init__(**kwargs)
@@ -139,10 +142,13 @@ def copy_scheme(scheme: None, dtype: DType) -> None: ...
 @overload
 def copy_scheme(scheme: PositionScheme, dtype: DType) -> PositionScheme: ...
 def copy_scheme(scheme: PositionScheme | None, dtype: DType) -> PositionScheme | None:
-    """Copies a scheme without its weights; the copy has another dtype or policy."""
+    """Copies a scheme without its weights; the copy has another dtype or policy.
+
+    A scheme that a stack has built for all of its blocks is returned as it is.
+    """
     check_scheme(scheme)
-    if scheme is None:
-        return None
+    if scheme is None or (scheme.shared and scheme.built):
+        return scheme
     return type(scheme).from_config({**scheme.get_config(), "dtype": dtype})
 
 

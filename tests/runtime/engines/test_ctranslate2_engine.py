@@ -35,7 +35,7 @@ def model():
     model = model_of(seed=5, max_target_length=17, **design)
     bias = np.zeros(11, "float32")
     bias[0], bias[3] = -100, 2  # no pad token, and an early end token
-    model.output_dense.bias.assign(bias)
+    model.logits_bias.assign(bias)
     return model
 
 
@@ -62,7 +62,7 @@ def language_model():
     model = causal_model_of(seed=3, max_length=19, tie_embeddings=False)
     bias = np.zeros(10, "float32")
     bias[0], bias[3] = -100, 1  # no pad token
-    model.output_dense.bias.assign(bias)
+    model.logits_bias.assign(bias)
     return model
 
 
@@ -151,7 +151,7 @@ def test_the_pad_token_is_never_chosen(tmp_path):
     model = model_of(seed=5, tie_embeddings="none")
     bias = np.zeros(11, "float32")
     bias[0] = 50
-    model.output_dense.bias.assign(bias)
+    model.logits_bias.assign(bias)
     model.export(tmp_path / "1", GreedySearch(), format="ctranslate2")
     found = CTranslate2Engine.load(tmp_path / "1").generate(TEXTS, GREEDY)
     expected = model.generate(TEXTS, GreedySearch())

@@ -1,0 +1,151 @@
+"""Base class of the families of published models."""
+
+import abc
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import keras
+
+from keras_transformer.interoperability.parameters import (
+    LayerNames,
+    Parameter,
+    find_layer,
+    layer_parameters,
+    layer_paths,
+)
+from keras_transformer.interoperability.settings import (
+    Setting,
+    arguments_of,
+    complete_arguments,
+    complete_config,
+    config_of,
+)
+from keras_transformer.interoperability.vocabulary import (
+    LoadedTokenizer,
+    causal_settings,
+    causal_vocabulary,
+)
+from keras_transformer.types import Config
+
+# Layers with a row for each token.
+TOKEN_LAYERS = {"target_embedding", "source_embedding", "output_dense", "token_embedding"}
+
+
+class Family(abc.ABC):
+    """A family of published models: settings, layers and tensors as transformers has them.
+
+    A family is a table. The methods that a family overrides are the exceptions to it.
+
+    Attributes:
+        model_type: the value of `model_type` in `config.json`.
+        architecture: the class of transformers that computes the logits.
+        model_class: the class of this library.
+        settings: dictionary of the settings that the model depends on.
+        design: arguments that all models of the family have.
+        layers: names of the layers with tensors.
+        prefix: beginning of tensor names that some files have and others lack.
+        aliases: further names that a tensor may have, for embeddings that are shared.
+        bias: name of the bias of the logits, which a file may lack.
+        unused: pattern of tensors that no layer has, such as tables of positions.
+        first_rows: number of rows in front that the model does not have, by layer.
+    """
+
+    model_type: ClassVar[str]
+    architecture: ClassVar[str]
+    model_class: ClassVar[type[keras.Model]]
+    settings: ClassVar[Mapping[str, Setting]]
+    design: ClassVar[Config] = {}
+    layers: ClassVar[LayerNames]
+    prefix: ClassVar[str] = ""
+    aliases: ClassVar[Mapping[str, Sequence[str]]] = {}
+    bias: ClassVar[str | None] = None
+    unused: ClassVar[str] = r"(?!)"
+    first_rows: ClassVar[Mapping[str, int]] = {}
+
+    def complete(self, config: Config) -> Config:
+        """Returns the settings of a file after checks, with the defaults."""
+        return complete_config(self.settings, config)
+
+    def arguments(self, config: Config) -> Config:
+        """Converts complete settings to arguments of a model, without the vocabulary."""
+        arguments = arguments_of(self.settings, config)
+        for name, value in self.design.items():
+            given = arguments.get(name)
+            arguments[name] = {**value, **given} if isinstance(given, dict) else value
+        return arguments
+
+    def config(self, design: Config) -> Config:
+        """Converts the complete arguments of a model to settings."""
+        return config_of(self.settings, design)
+
+    def vocabulary(self, config: Config, tokenizer: LoadedTokenizer | None) -> Config:
+        """Returns the arguments of sizes, special ids and tokenizers."""
+        return causal_vocabulary(config, tokenizer)
+
+    def vocabulary_settings(self, model: Any) -> Config:
+        """Returns the settings of special ids, which the tokenizers do not contain."""
+        return causal_settings(model)
+
+    def options_of_tensors(self, names: Collection[str]) -> Config:
+        """Returns arguments that depend on which tensors a file has."""
+        return {}
+
+    def complete_arguments(self, config: Config) -> Config:
+        """Returns all arguments that complete settings determine."""
+        return complete_arguments(self.model_class, self.arguments(config))
+
+    def parameters(self, model: keras.Model, config: Config) -> Iterator[Parameter]:
+        """Yields the tensors of a model."""
+        for name, paths in layer_paths(model, self.layer_names(model)):
+            layers = [find_layer(model, path) for path in paths]
+            is_transposed = self.stores_transposed_kernel(name)
+            for parameter in layer_parameters(name, layers, is_transposed):
+                yield self.adjust(parameter, name, config)
+        bias = getattr(model, "logits_bias", None)
+        if self.bias is not None and bias is not None:
+            yield Parameter(self.bias, (bias,), (1, *bias.shape))
+
+    def layer_names(self, model: Any) -> LayerNames:
+        """Returns the names of the layers of a model."""
+        return self.layers
+
+    def stores_transposed_kernel(self, layer: str) -> bool:
+        """Returns whether the kernel of a dense layer is stored as `(outputs, inputs)`."""
+        return True
+
+    def adjust(self, parameter: Parameter, layer: str, config: Config) -> Parameter:
+        """Returns the tensor as it is stored."""
+        rows = config["vocab_size"] if layer in self.token_layers() else None
+        return parameter._replace(rows=rows, first_row=self.first_rows.get(layer, 0))
+
+    def token_layers(self) -> list[str]:
+        """Returns the layers whose rows are tokens."""
+        return [name for name, path in self.layers.items() if path in TOKEN_LAYERS]
+
+    def names_of(self, parameter: Parameter) -> list[str]:
+        """Returns the names that a tensor may have; the first one is written."""
+        layer, _, kind = parameter.name.rpartition(".")
+        names = [parameter.name]
+        names += [f"{alias}.{kind}" for alias in self.aliases.get(layer, ())]
+        prefix = self.prefix
+        others = [
+            name.removeprefix(prefix) if name.startswith(prefix) else prefix + name
+            for name in names
+        ]
+        return [*names, *(name for name in others if name not in names)]
+
+    def is_unused(self, name: str) -> bool:
+        """Returns whether a tensor of a file belongs to no layer by design."""
+        return re.fullmatch(self.unused, name) is not None
+
+
+def block_names(prefix: str, stack: str, layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the names of the layers of all blocks, from those within a block."""
+
+    def path(layer: Any) -> Any:
+        if isinstance(layer, str):
+            return f"{stack}.blocks.{{}}.{layer}"
+        return tuple(map(path, layer))
+
+    return {f"{prefix}.{{}}.{name}": path(layer) for name, layer in layers.items()}

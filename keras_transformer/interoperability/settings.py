@@ -1,0 +1,251 @@
+"""Settings of `config.json`, and the arguments of a model that they determine."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import keras
+
+from keras_transformer.layers import (
+    AttentionPattern,
+    FeedForward,
+    MultiHeadAttention,
+    PositionalEncoding,
+    PositionScheme,
+)
+from keras_transformer.layers.activations import get_activation
+from keras_transformer.layers.residual import Residual
+from keras_transformer.models import CausalLM
+from keras_transformer.types import Config
+from keras_transformer_runtime.arguments import (
+    check_ints,
+    check_one_of,
+    check_positive,
+    check_rates,
+)
+
+# Names of transformers, and the names of the same functions here. The first name of a
+# function is written.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_new",
+    "gelu_fast": "gelu_new",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+}
+# Arguments that do not change what a trained model computes.
+_NO_DESIGN = {
+    *("dropout", "stochastic_depth", "seed", "flash_attention", "rematerialize"),
+    *("kernel_initializer", "bias_initializer", "embeddings_initializer"),
+    *("max_length", "max_source_length", "max_target_length", "output_length_ratio"),
+    *("pad_token_id", "start_token_id", "end_token_id", "add_start_token"),
+    *("tokenizer", "source_tokenizer", "target_tokenizer", "vocabulary_size"),
+    *("source_vocabulary_size", "target_vocabulary_size", "output_bias"),
+    *("kernel_regularizer", "bias_regularizer", "activity_regularizer"),
+    *("kernel_constraint", "bias_constraint", "name", "trainable", "dtype"),
+}
+# Classes of which an argument of a model holds further arguments.
+_OPTIONS: dict[str, type[keras.layers.Layer]] = {
+    "attention_options": MultiHeadAttention,
+    "feed_forward_options": FeedForward,
+    "residual_options": Residual,
+}
+# Those that the model passes itself.
+_PASSED = {
+    *("num_heads", "intermediate_dim", "activation", "positions"),
+    *("normalize_first", "layer_norm_epsilon"),
+}
+
+
+class Setting(NamedTuple):
+    """A setting of `config.json`.
+
+    Attributes:
+        default: the value that transformers uses if the file has none.
+        argument: name of the argument of the model that the setting determines, with a
+            dot before the name of an option, as in `"attention_options.key_dim"`.
+            `None` = the family treats the setting by itself.
+        check: function that raises `ValueError` for a wrong value.
+        ours: dictionary of values of the setting and of the argument; `None` = both are
+            equal.
+    """
+
+    default: Any
+    argument: str | None
+    check: Callable[..., None]
+    ours: Mapping[Any, Any] | None = None
+
+
+def size(default: int | None, argument: str | None = None) -> Setting:
+    """A number of at least 1; `None` is allowed if it is the default."""
+    is_optional = default is None
+    return Setting(default, argument, lambda **value: check_ints(1, is_optional, **value))
+
+
+def epsilon(default: float, argument: str = "layer_norm_epsilon") -> Setting:
+    """A positive number."""
+    return Setting(default, argument, check_positive)
+
+
+def rate(default: float, argument: str | None) -> Setting:
+    """A dropout rate."""
+    return Setting(default, argument, check_rates)
+
+
+def choice(default: Any, argument: str | None, ours: Mapping[Any, Any]) -> Setting:
+    """One of several values, each with a value of the argument."""
+    return Setting(default, argument, _one_of(*ours), ours)
+
+
+def flag(default: bool, argument: str | None = None) -> Setting:
+    """A boolean."""
+    return choice(default, argument, {True: True, False: False})
+
+
+def activation(default: str) -> Setting:
+    """The activation of the feed-forward networks."""
+    return choice(default, "activation", ACTIVATIONS)
+
+
+def fixed(value: Any, *others: Any) -> Setting:
+    """A setting that the models here do not have: only these values are allowed."""
+    return Setting(value, None, _one_of(value, *others))
+
+
+def token_id(default: int | None) -> Setting:
+    """The id of a special token, which the family checks."""
+    return Setting(default, None, _check_token_id)
+
+
+def _one_of(*values: Any) -> Callable[..., None]:
+    return lambda **value: check_one_of(values, **value)
+
+
+def _check_token_id(**value: Any) -> None:
+    check_ints(0, True, **value)
+
+
+def complete_config(settings: Mapping[str, Setting], config: Config) -> Config:
+    """Checks the settings of a file, and adds the defaults; others are left out."""
+    found = {name: config.get(name, each.default) for name, each in settings.items()}
+    for name, setting in settings.items():
+        setting.check(**{f"{name} in config.json": found[name]})
+    return found
+
+
+def arguments_of(settings: Mapping[str, Setting], config: Config) -> Config:
+    """Converts complete settings to arguments of a model."""
+    arguments: Config = {}
+    for name, setting in settings.items():
+        if setting.argument is None:
+            continue
+        value = config[name]
+        value = value if setting.ours is None else setting.ours[value]
+        group, _, option = setting.argument.rpartition(".")
+        target = arguments.setdefault(group, {}) if group else arguments
+        target[option] = value
+    return arguments
+
+
+def config_of(settings: Mapping[str, Setting], design: Config) -> Config:
+    """Converts all arguments of a model to settings.
+
+    A value that no setting represents becomes the default of the setting, so that the
+    arguments of the result differ from those of the model.
+    """
+    config = {name: setting.default for name, setting in settings.items()}
+    for name, setting in settings.items():
+        if setting.argument is None:
+            continue
+        group, _, option = setting.argument.rpartition(".")
+        value = (design[group] if group else design)[option]
+        if setting.ours is not None:
+            theirs = [theirs for theirs, ours in setting.ours.items() if ours == value]
+            value = theirs[0] if theirs else setting.default
+        config[name] = value
+    return config
+
+
+def model_arguments(model: keras.Model) -> Config:
+    """Returns the arguments with which a model of the same design can be created."""
+    names = inspect.signature(type(model).__init__).parameters
+    return {
+        name: getattr(model, name) for name in names if name not in ("self", "kwargs")
+    }
+
+
+def complete_arguments(model_class: type[keras.Model], arguments: Config) -> Config:
+    """Adds the defaults to arguments, and replaces functions by their names.
+
+    The dictionaries of options contain the options of the layers that the model does
+    not pass itself.
+    """
+    complete = {**_defaults(model_class), **arguments}
+    function = get_activation(complete["activation"])
+    complete["activation"] = _activation_name(function)
+    complete["positions"] = complete["positions"] or PositionalEncoding()
+    if model_class is CausalLM:
+        complete["tie_embeddings"] = complete["tie_embeddings"] in (True, "all")
+    if complete.get("num_decoder_layers", 0) is None:
+        complete["num_decoder_layers"] = complete["num_layers"]
+    for name, layer in _OPTIONS.items():
+        options = {**_defaults(layer), **(complete[name] or {})}
+        complete[name] = {n: v for n, v in options.items() if n not in _PASSED}
+    attention = complete["attention_options"]
+    width = complete["hidden_dim"] // complete["num_heads"]
+    attention["key_dim"] = attention.get("key_dim") or width
+    attention["value_dim"] = attention["value_dim"] or attention["key_dim"]
+    heads = attention["num_key_value_heads"] or complete["num_heads"]
+    attention["num_key_value_heads"] = heads
+    return complete
+
+
+def differences(ours: Config, theirs: Config) -> dict[str, tuple[Any, Any]]:
+    """Returns the arguments of two complete designs that differ, with both values.
+
+    The names of options contain those of their dictionaries. Arguments that do not
+    change what a trained model computes are left out.
+    """
+    first, second = dict(_flat(ours)), dict(_flat(theirs))
+    return {
+        name: (first.get(name), second.get(name))
+        for name in sorted({*first, *second})
+        if first.get(name) != second.get(name)
+    }
+
+
+def _flat(arguments: Config) -> Iterator[tuple[str, Any]]:
+    for name, value in arguments.items():
+        if name in _NO_DESIGN:
+            continue
+        if name in _OPTIONS:
+            yield from ((f"{name}.{option}", each) for option, each in _flat(value))
+        elif isinstance(value, tuple | list):
+            yield name, tuple(map(_comparable, value))
+        else:
+            yield name, _comparable(value)
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, PositionScheme | AttentionPattern):
+        config = dict(_flat(value.get_config()))
+        return type(value).__name__, tuple(sorted(config.items(), key=str))
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _defaults(function: Any) -> Config:
+    parameters = inspect.signature(function).parameters.values()
+    return {
+        each.name: None if each.default is each.empty else each.default
+        for each in parameters
+        if each.kind is not each.VAR_KEYWORD
+    }
+
+
+def _activation_name(function: Callable[..., Any]) -> str:
+    names = [n for n in ACTIVATIONS.values() if get_activation(n) is function]
+    return names[0] if names else getattr(function, "__name__", repr(function))
