@@ -31,6 +31,7 @@ _ALIASES = {
     "num_heads": ("head_count", "heads", "n_head", "n_heads", "nhead"),
     "num_key_value_heads": ("n_kv_heads", "num_kv_heads"),
     "num_layers": ("depth", "layers", "n_layer", "n_layers", "num_blocks"),
+    "query_key_normalization": ("qk_layernorm", "qk_norm", "use_qk_norm"),
     "value_dim": ("d_v",),
     "vocabulary_size": ("n_vocab", "vocab_size"),
 }

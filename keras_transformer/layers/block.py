@@ -50,6 +50,7 @@ class Block(TransformerLayer):
         defaults = {
             "num_heads": self.num_heads,
             "dropout": self.dropout,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
             "dtype": self.dtype_policy,
             "name": name,
             **self.get_initializers(),

@@ -147,7 +147,7 @@ class Residual(keras.layers.Layer):
         }
 
 
-_NORMALIZATIONS = {
+NORMALIZATIONS = {
     "layer": keras.layers.LayerNormalization,
     "rms": keras.layers.RMSNormalization,
 }
@@ -157,12 +157,13 @@ def make_normalization(
     normalization: str | None,
     epsilon: float,
     dtype: str | keras.DTypePolicy | None = None,
+    name: str = "norm",
 ) -> keras.layers.Layer | None:
     """Creates a layer that normalises over the last axis; `None` for `None`."""
     check_positive(epsilon=epsilon)
-    check_one_of([*_NORMALIZATIONS, None], normalization=normalization)
+    check_one_of([*NORMALIZATIONS, None], normalization=normalization)
     if normalization is None:
         return None
-    layer = _NORMALIZATIONS[normalization](epsilon=epsilon, dtype=dtype, name="norm")
+    layer = NORMALIZATIONS[normalization](epsilon=epsilon, dtype=dtype, name=name)
     layer.supports_masking = True  # Keras 3.15 does not set it for RMS.
     return layer

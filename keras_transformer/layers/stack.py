@@ -77,8 +77,19 @@ class Stack(TransformerLayer):
             **kwargs,
         )
         check_ints(1, num_layers=num_layers)
+        self._check_windows(num_layers)
         self.num_layers = num_layers
         self.rematerialize = rematerialize
+
+    def _check_windows(self, num_layers: int) -> None:
+        """Raises `ValueError` if there is not one `sliding_window` for each block."""
+        windows = self.attention_options.get("sliding_window")
+        if isinstance(windows, list | tuple) and len(windows) != num_layers:
+            raise ValueError(
+                "`sliding_window` must be an int, `None`, or a list with one of them "
+                f"for each of the {num_layers} blocks; received {len(windows)} in "
+                f"`sliding_window={windows!r}`."
+            )
 
     def _build_blocks(self, *shapes: Shape | None) -> None:
         check_embedded(self, *shapes)
@@ -105,6 +116,10 @@ class Stack(TransformerLayer):
         if "stochastic_depth" in residual_options:
             residual_options["stochastic_depth"] *= (layer + 1) / self.num_layers
         arguments["residual_options"] = residual_options
+        windows = self.attention_options.get("sliding_window")
+        if isinstance(windows, list | tuple):
+            window = {"sliding_window": windows[layer]}
+            arguments["attention_options"] = {**self.attention_options, **window}
         if layer > 0 and self.positions is not None and self.positions.added_to_inputs:
             arguments["positions"] = None
         if self.shared_positions is not None:

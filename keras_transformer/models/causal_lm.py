@@ -568,12 +568,17 @@ class CausalLM(TransformerModel):
         batch, prompt_length = ops.shape(token_ids)
         last = prompt_lengths(token_ids, self.pad_token_id)[:, None] - 1
         prompt_mask = ops.arange(prompt_length, dtype="int32")[None] < last
+        positions = None
+        if self.positions.uses_longest_position:
+            index = ops.arange(prompt_length, dtype="int32")[None]
+            positions = ops.minimum(index, last)
         empty = self.decoder.empty_caches(None, prompt_length, batch_size=batch)
         _, filled = self.decoder(
             self.embed_target(token_ids, training=False),
             self_attention_cache=[cache for (cache,) in empty],
             self_attention_cache_update_index=0,
             training=False,
+            positions=positions,
         )
         entries = max_length * num_beams
         known = ops.broadcast_to(

@@ -104,9 +104,10 @@ class Pipeline:
             if not stack.has_equal_blocks():
                 raise ValueError(
                     "`model` must have equal blocks in each stack for a pipeline; "
-                    f"those of `{stack.name}` differ. Use no `stochastic_depth`, "
-                    "freeze all blocks of a stack or none, and use a position scheme "
-                    "that acts in each self-attention or before the stack."
+                    f"those of `{stack.name}` differ. Use no `stochastic_depth`, the "
+                    "same `sliding_window`, freeze all blocks of a stack or none, and "
+                    "use a position scheme that acts in each self-attention or before "
+                    "the stack."
                 )
 
     def values(self) -> tuple[list[Tensor], list[Tensor]]:

@@ -34,6 +34,7 @@ from keras_transformer.layers.attention.validation import (
     check_scores_available,
     check_three_axes,
     get_pattern,
+    projections_with_bias,
 )
 from keras_transformer.layers.masking import (
     attention_mask_from_padding,
@@ -46,6 +47,7 @@ from keras_transformer.layers.positions.scheme import (
     sequence_positions,
 )
 from keras_transformer.layers.quantized_layers import QuantizedLayers
+from keras_transformer.layers.residual import NORMALIZATIONS, make_normalization
 from keras_transformer.layers.sub_layers import (
     clone_weight_options,
     freeze_new_sub_layers,
@@ -54,7 +56,11 @@ from keras_transformer.layers.sub_layers import (
     serialize_weight_options,
 )
 from keras_transformer.types import Config, Mask, Shape, Size, Tensor
-from keras_transformer_runtime.arguments import check_ints
+from keras_transformer_runtime.arguments import (
+    check_ints,
+    check_one_of,
+    check_positive,
+)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -102,7 +108,9 @@ class MultiHeadAttention(QuantizedLayers):
         key_dim: int, size of the queries and keys of each head (d_k).
         value_dim: int, size of the values of each head (d_v). Defaults to `key_dim`.
         dropout: float in [0, 1), dropout rate of the attention scores.
-        use_bias: bool, whether the projections have biases.
+        use_bias: bool, whether the projections have biases; or a list of the names
+            of those that have one, among `"query"`, `"key"`, `"value"` and
+            `"output"`.
         output_shape: int or tuple of ints, sizes of the last axes of the output.
             Defaults to the size of the last axis of the query.
         attention_axes: int or ints, the axes over which attention is applied.
@@ -129,6 +137,11 @@ class MultiHeadAttention(QuantizedLayers):
             scores are not requested, long self-attention is computed blockwise.
         positions: `PositionScheme` to copy that acts in attention, such as
             `RotaryEmbedding()`, or `None`.
+        query_key_normalization: `"rms"` (root mean square normalisation), `"layer"`
+            (layer normalisation) or `None`. Each head of the queries and of the keys
+            is normalised over `key_dim` after the projection and before the position
+            scheme. All heads have the same gain. A cache contains normalised keys.
+        layer_norm_epsilon: float, epsilon of this normalisation.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
@@ -190,6 +203,8 @@ class MultiHeadAttention(QuantizedLayers):
         - [Shazeer, 2019](https://arxiv.org/abs/1911.02150) (multi-query attention)
         - [Ainslie et al., 2023](https://arxiv.org/abs/2305.13245) (grouped-query
           attention)
+        - [Dehghani et al., 2023](https://arxiv.org/abs/2302.05442), section 2
+          (normalisation of queries and keys)
     """
 
     @explains_arguments
@@ -199,7 +214,7 @@ class MultiHeadAttention(QuantizedLayers):
         key_dim: int,
         value_dim: int | None = None,
         dropout: float = 0.0,
-        use_bias: bool = True,
+        use_bias: bool | Sequence[str] = True,
         output_shape: int | Sequence[int] | None = None,
         attention_axes: int | Sequence[int] | None = None,
         sliding_window: int | None = None,
@@ -217,6 +232,8 @@ class MultiHeadAttention(QuantizedLayers):
         num_key_value_heads: int | None = None,
         pattern: AttentionPattern | None = None,
         positions: PositionScheme | None = None,
+        query_key_normalization: str | None = None,
+        layer_norm_epsilon: float = 1e-5,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -225,12 +242,18 @@ class MultiHeadAttention(QuantizedLayers):
         check_dropout(dropout, flash_attention)
         check_key_value_heads(num_heads, num_key_value_heads)
         check_attention_scheme(positions)
+        check_one_of(
+            NORMALIZATIONS,
+            optional=True,
+            query_key_normalization=query_key_normalization,
+        )
+        check_positive(layer_norm_epsilon=layer_norm_epsilon)
         self.supports_masking = True
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = value_dim or key_dim
         self.dropout = dropout
-        self.use_bias = use_bias
+        self.use_bias = projections_with_bias(use_bias)
         self._output_shape = as_shape(output_shape)
         self.attention_axes = attention_axes
         self._sliding_window = sliding_window
@@ -249,6 +272,8 @@ class MultiHeadAttention(QuantizedLayers):
         self.num_key_value_heads = num_key_value_heads or num_heads
         self.pattern = get_pattern(pattern, sliding_window)
         self.positions = copy_scheme(positions, self.dtype_policy)
+        self.query_key_normalization = query_key_normalization
+        self.layer_norm_epsilon = layer_norm_epsilon
 
     @property
     def query_dense(self) -> keras.layers.EinsumDense:
@@ -269,6 +294,16 @@ class MultiHeadAttention(QuantizedLayers):
     def output_dense(self) -> keras.layers.EinsumDense:
         """The projection of the weighted sums of the heads."""
         return self._output_dense
+
+    @property
+    def query_norm(self) -> keras.layers.Layer | None:
+        """The normalisation of the heads of the queries, or `None`."""
+        return self._query_norm
+
+    @property
+    def key_norm(self) -> keras.layers.Layer | None:
+        """The normalisation of the heads of the keys, or `None`."""
+        return self._key_norm
 
     def build(
         self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
@@ -297,6 +332,8 @@ class MultiHeadAttention(QuantizedLayers):
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, dtype=self.dtype_policy, seed=self.seed
         )
+        self._query_norm = self._normalization("query_norm", heads)
+        self._key_norm = self._normalization("key_norm", key_value_heads)
         if self.positions is not None and not self.positions.built:
             self.positions.build((None, heads, None, None))
         freeze_new_sub_layers(self)
@@ -309,17 +346,27 @@ class MultiHeadAttention(QuantizedLayers):
         activation: str | None = None,
     ) -> Projection:
         bound, free = "hd"[-len(input_shape) :], "uvwxyz"[: len(output_shape)]
+        has_bias = self.use_bias
+        if isinstance(has_bias, list):
+            has_bias = name.removeprefix("attention_") in has_bias
         layer = Projection(
             f"bt{bound},{bound}{free}->bt{free}",
             output_shape=(None, *output_shape),
             activation=activation,
-            bias_axes=free if self.use_bias else None,
+            bias_axes=free if has_bias else None,
             dtype=self.dtype_policy,
             name=name,
             **clone_weight_options(**self._weight_options),
         )
         layer.supports_masking = True
         layer.build((None, None, *input_shape))
+        return layer
+
+    def _normalization(self, name: str, num_heads: int) -> keras.layers.Layer | None:
+        kind, epsilon = self.query_key_normalization, self.layer_norm_epsilon
+        layer = make_normalization(kind, epsilon, self.dtype_policy, name)
+        if layer is not None:
+            layer.build((None, None, num_heads, self.key_dim))
         return layer
 
     def call(
@@ -354,7 +401,9 @@ class MultiHeadAttention(QuantizedLayers):
             return call_over_axes(self.call, inputs, masks, axes, **options)
         if cache_update_index is not None and query_positions is None:
             query_positions = sequence_positions(query, cache_update_index)
-        query_heads = self._rotate(self._query_dense(query), query_positions)
+        query_heads = self._place(
+            self._query_dense(query), self._query_norm, query_positions
+        )
         if cache is None:
             key_heads, value_heads = self._project(value, key, key_positions)
         else:
@@ -448,7 +497,15 @@ class MultiHeadAttention(QuantizedLayers):
     def _drop(self, scores: Tensor) -> Tensor:
         return self._dropout_layer(scores, training=True)
 
-    def _rotate(self, heads: Tensor, positions: Tensor | None) -> Tensor:
+    def _place(
+        self,
+        heads: Tensor,
+        norm: keras.layers.Layer | None,
+        positions: Tensor | None,
+    ) -> Tensor:
+        """Normalises heads, and rotates them by their positions."""
+        if norm is not None:
+            heads = norm(heads)
         if self.positions is None:
             return heads
         positions = sequence_positions(heads) if positions is None else positions
@@ -508,7 +565,8 @@ class MultiHeadAttention(QuantizedLayers):
     def _project(
         self, value: Tensor, key: Tensor, positions: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        return self._rotate(self._key_dense(key), positions), self._value_dense(value)
+        key_heads = self._place(self._key_dense(key), self._key_norm, positions)
+        return key_heads, self._value_dense(value)
 
     def compute_output_shape(
         self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
@@ -541,6 +599,8 @@ class MultiHeadAttention(QuantizedLayers):
             "num_key_value_heads": self.num_key_value_heads,
             "pattern": serialize(own_pattern),
             "positions": serialize(self.positions),
+            "query_key_normalization": self.query_key_normalization,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
             **serialize_weight_options(**self._weight_options),
         }
 

@@ -8,6 +8,9 @@ from keras_transformer.layers.positions.scheme import PositionScheme, check_sche
 from keras_transformer.types import Shape, Size, Tensor
 from keras_transformer_runtime.arguments import check_ints, check_rates
 
+# Projections that may have a bias each.
+PROJECTIONS = ("query", "key", "value", "output")
+
 
 def check_dropout(dropout: float, flash_attention: bool | None) -> None:
     """Raises `ValueError` if the rate is out of range or excludes flash attention."""
@@ -28,6 +31,19 @@ def check_key_value_heads(num_heads: int, num_key_value_heads: int | None) -> No
             "`num_heads` must be a multiple of `num_key_value_heads`; received "
             f"`num_heads={num_heads}`, `num_key_value_heads={num_key_value_heads}`."
         )
+
+
+def projections_with_bias(use_bias: object) -> bool | list[str]:
+    """Returns the argument `use_bias`, with the names in the order of `PROJECTIONS`."""
+    if isinstance(use_bias, bool):
+        return use_bias
+    names = use_bias if isinstance(use_bias, list | tuple) else None
+    if names is None or not all(name in PROJECTIONS for name in names):
+        raise ValueError(
+            f"`use_bias` must be a bool or a list of names among {PROJECTIONS}; "
+            f"received `use_bias={use_bias!r}`."
+        )
+    return [name for name in PROJECTIONS if name in names]
 
 
 def check_attention_scheme(positions: PositionScheme | None) -> None:

@@ -4,9 +4,13 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.argument_errors import explains_arguments
-from keras_transformer.layers.positions.scheme import PositionScheme, position_angles
+from keras_transformer.layers.positions.scheme import (
+    PositionScheme,
+    position_angles,
+    sinusoid_frequencies,
+)
 from keras_transformer.types import Config, Tensor
-from keras_transformer_runtime.arguments import check_positive
+from keras_transformer_runtime.arguments import check_ints, check_positive
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -16,7 +20,9 @@ class PositionalEncoding(PositionScheme):
     `PE(pos, 2i) = sin(pos / max_wavelength^(2i / hidden_dim))` and
     `PE(pos, 2i + 1) = cos(...)` of the same angle, with positions from 0. With
     `interleaved=False`, all sines precede all cosines, as in the models of Marian.
-    The layer has no weights and no limit of the length. The encoding is computed in
+    The models of fairseq, such as M2M-100, have in addition `offset=2` and
+    `max_wavelength=10000 ** (half / (half - 1))` with `half = hidden_dim / 2`. The
+    layer has no weights and no limit of the length. The encoding is computed in
     float32, since half precision does not represent positions exactly.
 
     The root mean square of the encoding is 0.71, but the initial embeddings of
@@ -28,6 +34,7 @@ class PositionalEncoding(PositionScheme):
         interleaved: bool, whether sines and cosines alternate. Otherwise, the sines
             are the first half of the dimensions (the larger half if `hidden_dim` is
             odd).
+        offset: int of at least 0, which is added to all positions.
         **kwargs: `name`, `dtype` and the other arguments of
             `keras.layers.Layer`.
 
@@ -53,7 +60,8 @@ class PositionalEncoding(PositionScheme):
     [0.0, 0.0, 1.0, 1.0]
 
     Raises:
-        ValueError: if `max_wavelength` is not finite and above 0.
+        ValueError: if `max_wavelength` is not finite and above 0, or `offset` is not
+            an int of at least 0.
 
     References:
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), sections 3.4
@@ -64,17 +72,24 @@ class PositionalEncoding(PositionScheme):
 
     @explains_arguments
     def __init__(
-        self, max_wavelength: float = 10000, interleaved: bool = True, **kwargs: object
+        self,
+        max_wavelength: float = 10000,
+        interleaved: bool = True,
+        offset: int = 0,
+        **kwargs: object,
     ):
         super().__init__(**kwargs)
         check_positive(max_wavelength=max_wavelength)
+        check_ints(0, offset=offset)
         self.max_wavelength = max_wavelength
         self.interleaved = interleaved
+        self.offset = offset
         self.built = True
 
     def encode(self, inputs: Tensor, positions: Tensor) -> Tensor:
         hidden_dim = inputs.shape[-1]
-        angles = position_angles(positions, hidden_dim, self.max_wavelength)
+        frequencies = sinusoid_frequencies(hidden_dim, self.max_wavelength)
+        angles = position_angles(ops.add(positions, self.offset), frequencies)
         waves = [ops.sin(angles), ops.cos(angles)]
         if self.interleaved:
             *leading, pairs = ops.shape(angles)
@@ -88,4 +103,5 @@ class PositionalEncoding(PositionScheme):
             **super().get_config(),
             "max_wavelength": self.max_wavelength,
             "interleaved": self.interleaved,
+            "offset": self.offset,
         }

@@ -36,6 +36,8 @@ class PositionScheme(keras.layers.Layer):
         max_length: int, the number of positions, or `None` without a limit.
         shared: bool, whether all blocks of a stack have the same weights of the
             scheme. Otherwise each block has its own.
+        uses_longest_position: bool. `True` if `rotate` depends on the maximum of the
+            positions of a row. A model then leaves the padding of a prompt out.
 
     Args:
         **kwargs: `name`, `dtype` and the other arguments of
@@ -55,6 +57,7 @@ class PositionScheme(keras.layers.Layer):
     added_to_inputs = False
     max_length: int | None = None
     shared = False
+    uses_longest_position = False
 
     def __init__(self, **kwargs: object):
         super().__init__(**kwargs)
@@ -200,12 +203,19 @@ def relative_positions(query_positions: Tensor, key_positions: Tensor) -> Tensor
     return ops.expand_dims(ops.cast(key_positions, "int32"), -2) - queries
 
 
-def position_angles(positions: Tensor, dim: int, max_wavelength: float) -> Tensor:
-    """Computes `position / max_wavelength^(2i / dim)` for each pair `i` of dimensions.
+def sinusoid_frequencies(dim: int, max_wavelength: float) -> np.ndarray:
+    """Computes `1 / max_wavelength^(2i / dim)` for each pair `i` of dimensions.
 
-    Positions `(…, length)` have angles `(…, length, ⌈dim / 2⌉)` in radians, float32, as
-    half precision does not represent positions and angles exactly.
+    The array is float64 `(⌈dim / 2⌉,)`.
     """
-    frequencies = np.power(float(max_wavelength), -np.arange(0, dim, 2) / dim)
+    return np.power(float(max_wavelength), -np.arange(0, dim, 2) / dim)
+
+
+def position_angles(positions: Tensor, frequencies: np.ndarray) -> Tensor:
+    """Computes the products of positions and frequencies.
+
+    Positions `(…, length)` have angles `(…, length, len(frequencies))` in radians,
+    float32, as half precision does not represent positions and angles exactly.
+    """
     rates = ops.convert_to_tensor(frequencies, dtype="float32")
     return ops.cast(positions, "float32")[..., None] * rates

@@ -1,8 +1,12 @@
 import numpy as np
 import pytest
 import reference
+import torch
 from keras import ops
 from layer_contract import check_layer, on_torch, to_numpy
+from transformers.models.m2m_100.modeling_m2m_100 import (
+    M2M100SinusoidalPositionalEmbedding,
+)
 
 from keras_transformer.layers import LearnedPositionalEncoding, PositionalEncoding
 
@@ -14,7 +18,7 @@ def encode(length, hidden_dim, dtype="float32", interleaved=True, **arguments):
 
 def test_contract():
     inputs = np.random.default_rng(2).normal(size=(2, 5, 6)).astype("float32")
-    arguments = {"max_wavelength": 300, "interleaved": False}
+    arguments = {"max_wavelength": 300, "interleaved": False, "offset": 2}
     check_layer(PositionalEncoding, arguments, [inputs], [])
 
 
@@ -87,3 +91,40 @@ def test_half_precision_table_is_the_reference_rounded_once(dtype, policy):
     one_step = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
     np.testing.assert_allclose(encoded, rounded, rtol=2 * one_step, atol=1e-4)
     assert np.mean(encoded == rounded) > 0.99
+
+
+@pytest.mark.parametrize("hidden_dim", [6, on_torch(26)])
+def test_fairseq_s_table(hidden_dim):
+    """M2M-100 and NLLB of transformers have the sinusoids of fairseq."""
+    pad, length = 1, 13
+    theirs = M2M100SinusoidalPositionalEmbedding(29, hidden_dim, padding_idx=pad)
+    half = hidden_dim // 2
+    layer = PositionalEncoding(10000 ** (half / (half - 1)), False, offset=2)
+    zeros = np.zeros((1, length, hidden_dim), "float32")
+    expected = theirs(torch.full((1, length), pad + 3)).numpy()
+    np.testing.assert_allclose(to_numpy(layer(zeros)), expected, atol=1e-5)
+    cached = theirs(torch.full((1, 1), pad + 3), cache_length=length - 1).numpy()
+    last = zeros[:, -1:]
+    for options in ({"start_index": length - 1}, {"positions": np.array([length - 1])}):
+        np.testing.assert_allclose(to_numpy(layer(last, **options)), cached, atol=1e-5)
+    np.testing.assert_allclose(cached, expected[:, -1:], atol=1e-6)
+
+
+def test_an_offset_shifts_all_positions():
+    inputs = np.random.default_rng(5).normal(size=(2, 5, 6)).astype("float32")
+    layer, plain = PositionalEncoding(offset=3), PositionalEncoding()
+    rows = np.array([[0, 1, 2, 3, 4], [7, 3, 10, 0, 0]])
+    for ours, expected in (
+        (layer(inputs), plain(inputs, start_index=3)),
+        (layer(inputs, start_index=2), plain(inputs, start_index=5)),
+        (layer(inputs, positions=rows), plain(inputs, positions=rows + 3)),
+    ):
+        np.testing.assert_allclose(to_numpy(ours), to_numpy(expected), atol=1e-6)
+
+
+@pytest.mark.once("torch")
+@pytest.mark.parametrize("offset", [-1, 2.5, None])
+def test_offsets_that_are_no_numbers_of_positions(offset):
+    message = f"`offset` must be an int of at least 0; .*`offset={offset}`"
+    with pytest.raises(ValueError, match=message):
+        PositionalEncoding(offset=offset)

@@ -19,6 +19,7 @@ from keras_transformer.layers.positions.scheme import (
     AttentionBias,
     position_angles,
     relative_positions,
+    sinusoid_frequencies,
 )
 
 RNG = np.random.default_rng(17)
@@ -152,7 +153,8 @@ def test_position_angles(dim, positions):
     expected = np.zeros((*positions.shape, math.ceil(dim / 2)))
     for index in np.ndindex(expected.shape):
         expected[index] = positions[index[:-1]] / 300 ** (2 * index[-1] / dim)
-    angles = to_numpy(position_angles(positions, dim, 300))
+    frequencies = sinusoid_frequencies(dim, 300)
+    angles = to_numpy(position_angles(positions, frequencies))
     np.testing.assert_allclose(angles, expected, rtol=1e-6)
 
 
