@@ -1,7 +1,7 @@
 """Compares the speed of text generation at the size of GPT-2 small.
 
 The model is a `GPT2LMHeadModel` of transformers with random weights and 12 blocks of
-width 768. `load_gpt2` reads it; CTranslate2's converter and KerasHub's `GPT2CausalLM`
+width 768. `load_pretrained` reads it; CTranslate2's converter and KerasHub's `GPT2CausalLM`
 have the same sizes. The prompts are random tokens of 16 to 64, and each side generates
 64 new tokens of each, greedily or by sampling (`--sample top-p`: 0.9, `--sample top-k`:
 50). No side can end earlier. CTranslate2 groups prompts by length; transformers pads on
@@ -97,7 +97,7 @@ def measure(
 def ours(folder: str, prompts: list[list[int]], sample: str | None) -> Generate:
     import keras_transformer as kt
 
-    model = kt.load_gpt2(folder)
+    model = kt.load_pretrained(folder)
     searches = {
         "top-p": kt.Sampling(top_p=TOP_P),
         "top-k": kt.Sampling(top_k=TOP_K),
@@ -118,7 +118,7 @@ def ctranslate2(folder: str, prompts: list[list[int]], sample: str | None) -> Ge
     if not target.exists():
         import keras_transformer as kt
 
-        kt.load_gpt2(folder).export(target, format="ctranslate2")
+        kt.load_pretrained(folder).export(target, format="ctranslate2")
     generator = ctranslate2.Generator(str(target))
     tokens = json.loads((target / "vocabulary.json").read_text())
     rows = [[tokens[i] for i in prompt] for prompt in prompts]

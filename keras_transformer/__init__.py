@@ -81,7 +81,7 @@ from keras_transformer.layers import (
     Strided,
     scaled_dot_product_attention,
 )
-from keras_transformer.models import CausalLM, Ensemble, Seq2Seq
+from keras_transformer.models import CausalLM, Ensemble, Seq2Seq, TextEncoder
 from keras_transformer.training import (
     Checkpoints,
     LabelSmoothedCrossEntropy,
@@ -113,8 +113,7 @@ if TYPE_CHECKING:
     from keras_transformer.inference.unknown_words import replace_unknowns
     from keras_transformer.interoperability import (
         load_ctranslate2,
-        load_gpt2,
-        load_marian,
+        load_pretrained,
     )
     from keras_transformer.text import (
         ByteTokenizer,
@@ -137,8 +136,7 @@ _LAZY = {
     "Tokenizer": "text",
     "WordTokenizer": "text",
     "load_ctranslate2": "interoperability",
-    "load_gpt2": "interoperability",
-    "load_marian": "interoperability",
+    "load_pretrained": "interoperability",
     "minimum_bayes_risk": "inference.bayes_risk",
     "parallel_dataset": "dataset",
     "replace_unknowns": "inference.unknown_words",
@@ -213,6 +211,7 @@ __all__ = [
     "SkipNonFinite",
     "Strided",
     "SuppressTokens",
+    "TextEncoder",
     "Tokenizer",
     "TrainingProgress",
     "TranslationQuality",
@@ -225,8 +224,7 @@ __all__ = [
     "list_checkpoints",
     "load_checkpoint",
     "load_ctranslate2",
-    "load_gpt2",
-    "load_marian",
+    "load_pretrained",
     "minimum_bayes_risk",
     "parallel_dataset",
     "replace_unknowns",

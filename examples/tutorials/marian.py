@@ -16,7 +16,7 @@ import keras
 
 import keras_transformer as kt
 
-model = kt.load_marian("opus-mt-en-de")
+model = kt.load_pretrained("opus-mt-en-de")
 print(model.generate("a man sees two dogs"))
 
 # ## Before

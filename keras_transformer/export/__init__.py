@@ -3,13 +3,12 @@
 - `export_saved_model`: a SavedModel of TensorFlow, strings in and strings out
 - `export_ctranslate2`: a model of CTranslate2 and its tokenizers
 - `export_onnx`: an encoder and a decoder step for ONNX Runtime
-- `export_marian`: a Marian model for Hugging Face's transformers
 - `export_model`: any of them, by the name of the format
 - `describe_model`, `describe_signatures`, `warmup_requests`: information on models and
   SavedModels
 
 A SavedModel can be written from any `GenerativeModel`; CTranslate2 and ONNX support
-`Seq2Seq` and `CausalLM`; Marian, `Seq2Seq`. Each function is imported at its first use,
+`Seq2Seq` and `CausalLM`. Each function is imported at its first use,
 together with the packages that it requires.
 """
 
@@ -30,7 +29,6 @@ from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
     from keras_transformer.export.ctranslate2 import export_ctranslate2
-    from keras_transformer.export.marian import export_marian
     from keras_transformer.export.onnx import export_onnx
     from keras_transformer.export.saved_model.model_card import (
         describe_model,
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from keras_transformer.export.saved_model.writer import export_saved_model
     from keras_transformer.models import GenerativeModel
 
-FORMATS = ("saved_model", "ctranslate2", "onnx", "marian")
+FORMATS = ("saved_model", "ctranslate2", "onnx")
 # Keras's names of formats.
 ALIASES = {"tf_saved_model": "saved_model"}
 # Formats of Keras that this library does not write.
@@ -50,7 +48,6 @@ _MODULES = {
     "export_saved_model": "saved_model.writer",
     "export_ctranslate2": "ctranslate2",
     "export_onnx": "onnx",
-    "export_marian": "marian",
     "describe_model": "saved_model.model_card",
     "describe_signatures": "saved_model.model_card",
     "warmup_requests": "saved_model.warmup",
@@ -63,7 +60,6 @@ __all__ = [
     "describe_model",
     "describe_signatures",
     "export_ctranslate2",
-    "export_marian",
     "export_model",
     "export_onnx",
     "export_saved_model",
@@ -75,7 +71,6 @@ __all__ = [
 _EXTRAS = {
     "export_ctranslate2": "ctranslate2",
     "export_onnx": "onnx",
-    "export_marian": "hub",
 }
 
 
@@ -109,17 +104,16 @@ def export_model(
         search: the search; `None` = `model.default_search`, which is `BeamSearch()`, or
             sampling of a language model, changed by `options`. `"saved_model"` contains
             it, `"ctranslate2"` records its options; `"onnx"` checks the model with it,
-            with `BeamSearch()` if it is `None`; `"marian"` does not use it.
+            with `BeamSearch()` if it is `None`.
         format: `"saved_model"`, for TensorFlow (Keras's name `"tf_saved_model"` is
-            accepted), `"ctranslate2"`, `"onnx"`, or `"marian"`, for Hugging Face's
-            transformers.
+            accepted), `"ctranslate2"` or `"onnx"`. For Hugging Face's transformers,
+            see `save_pretrained`.
         verbose: bool or `None`, whether to print a message when the model is written.
             `None` = no message.
         input_signature: must be `None`. Each format has fixed inputs.
         **options: options of the search by name, such as `num_beams`, as in
             `GenerativeModel.generate`; and further arguments of `export_saved_model`,
-            `export_ctranslate2`, `export_onnx` or `export_marian`, such as
-            `quantization`.
+            `export_ctranslate2` or `export_onnx`, such as `quantization`.
 
     Raises:
         TypeError: if an option of a search has another name here.

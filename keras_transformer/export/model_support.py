@@ -12,7 +12,6 @@ FORMAT_NAMES = {
     "saved_model": "a SavedModel",
     "ctranslate2": "CTranslate2",
     "onnx": "ONNX",
-    "marian": "Marian",
 }
 # Token of a row of an embedding that has no token in the vocabulary.
 UNUSED_TOKEN = "<unused {}>"

@@ -1,10 +1,9 @@
-"""Models of other toolkits, loaded as a `Seq2Seq` or a `CausalLM`.
+"""Models of other toolkits, loaded as a `Seq2Seq`, a `CausalLM` or a `TextEncoder`.
 
-- `load_marian`: folders of Marian models in the form of Hugging Face, such as OPUS-MT
+- `load_pretrained`, `save_pretrained`: folders of Hugging Face's transformers
 - `load_ctranslate2`: folders of CTranslate2, for a `Translator` or a `Generator`
-- `load_gpt2`: folders of GPT-2 in the form of Hugging Face
 
-`keras_transformer.export` writes the first two. Files are read as data; nothing in them
+`keras_transformer.export` writes those of CTranslate2. Files are read as data; nothing in them
 is executed. Each function is imported at its first use, together with the packages that
 it requires.
 """
@@ -16,16 +15,18 @@ from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
     from keras_transformer.interoperability.ctranslate2 import load_ctranslate2
-    from keras_transformer.interoperability.gpt2 import load_gpt2
-    from keras_transformer.interoperability.marian import load_marian
+    from keras_transformer.interoperability.pretrained import (
+        load_pretrained,
+        save_pretrained,
+    )
 
 _MODULES = {
     "load_ctranslate2": "ctranslate2",
-    "load_gpt2": "gpt2",
-    "load_marian": "marian",
+    "load_pretrained": "pretrained",
+    "save_pretrained": "pretrained",
 }
 
-__all__ = ["load_ctranslate2", "load_gpt2", "load_marian"]
+__all__ = ["load_ctranslate2", "load_pretrained", "save_pretrained"]
 
 
 def __getattr__(name: str) -> object:

@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from keras_transformer.export.model_support import Tokenizers
@@ -12,11 +13,15 @@ from keras_transformer.interoperability.ctranslate2_architecture import (
 )
 from keras_transformer.interoperability.ctranslate2_file import Variables
 from keras_transformer.interoperability.files import file_named, with_padding
-from keras_transformer.interoperability.gpt2 import END, byte_pair_tokenizer
-from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer, Tokenizer
+from keras_transformer.text import (
+    KerasHubTokenizer,
+    MarianTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+)
 from keras_transformer.text.sentence_piece_tokenizer import load_pieces
 from keras_transformer.types import Config
-from keras_transformer_runtime.files import read_file, read_json
+from keras_transformer_runtime.files import checked_file, read_file, read_json
 
 # Matrices with a row for each token of a vocabulary, by the name of its file.
 MATRICES = {
@@ -258,11 +263,11 @@ def _stored_tokenizer(
     files = [folder / name for name in ("vocab.json", "merges.txt")]
     if (folder / "tokenizer.model").is_file():
         tokenizer = _tokenizer(_read_pieces(folder / "tokenizer.model"), tokens)
-    elif all(file.is_file() for file in files) and END in tokens:
+    elif all(file.is_file() for file in files) and "<|endoftext|>" in tokens:
         given = read_json(files[0])
         # This library stores its tokens for padding and unknown text after them.
         ids = {token: token_id for token_id, token in enumerate(tokens[: len(given)])}
-        if given == ids and END in ids:
+        if given == ids and "<|endoftext|>" in ids:
             tokenizer = byte_pair_tokenizer(folder, ids)
             own = tokenizer.get_vocabulary()
             if own[: len(tokens)] != tokens[: len(own)]:
@@ -270,3 +275,14 @@ def _stored_tokenizer(
     if tokenizer is None or not _has_ids(tokenizer, special_ids):
         return None
     return tokenizer
+
+
+def byte_pair_tokenizer(
+    folder: pathlib.Path, vocabulary: Mapping[str, int]
+) -> KerasHubTokenizer:
+    """Creates the tokenizer of GPT-2 with the pairs in `merges.txt`."""
+    path = checked_file(folder / "merges.txt")
+    with file_named(path, "pairs of tokens of vocab.json, a pair per line"):
+        lines = read_file(path).decode("utf-8").split("\n")
+        merges = [line for line in lines if line and not line.startswith("#version")]
+        return KerasHubTokenizer.from_byte_pairs("GPT2Tokenizer", vocabulary, merges)

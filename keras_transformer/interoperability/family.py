@@ -1,7 +1,7 @@
 """Base class of the families of published models."""
 
 import abc
-import re
+import pathlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -21,8 +21,8 @@ from keras_transformer.interoperability.settings import (
     complete_config,
     config_of,
 )
+from keras_transformer.interoperability.tensors import Tensors
 from keras_transformer.interoperability.vocabulary import (
-    LoadedTokenizer,
     causal_settings,
     causal_vocabulary,
 )
@@ -30,6 +30,8 @@ from keras_transformer.types import Config
 
 # Layers with a row for each token.
 TOKEN_LAYERS = {"target_embedding", "source_embedding", "output_dense", "token_embedding"}
+
+KEY_DIM = "attention_options.key_dim"
 
 
 class Family(abc.ABC):
@@ -48,6 +50,7 @@ class Family(abc.ABC):
         aliases: further names that a tensor may have, for embeddings that are shared.
         bias: name of the bias of the logits, which a file may lack.
         unused: pattern of tensors that no layer has, such as tables of positions.
+        heads: pattern of tensors of heads, which the model does not have.
         first_rows: number of rows in front that the model does not have, by layer.
     """
 
@@ -61,11 +64,20 @@ class Family(abc.ABC):
     aliases: ClassVar[Mapping[str, Sequence[str]]] = {}
     bias: ClassVar[str | None] = None
     unused: ClassVar[str] = r"(?!)"
+    heads: ClassVar[str] = r"(?!)"
     first_rows: ClassVar[Mapping[str, int]] = {}
 
     def complete(self, config: Config) -> Config:
         """Returns the settings of a file after checks, with the defaults."""
-        return complete_config(self.settings, config)
+        complete = complete_config(self.settings, config)
+        names = {each.argument: name for name, each in self.settings.items()}
+        width, heads = names["hidden_dim"], names["num_heads"]
+        if KEY_DIM not in names and complete[width] % complete[heads]:
+            raise ValueError(
+                f"`{width}` in config.json must be divisible by {complete[heads]}, "
+                f"`{heads}`; received `{width}={complete[width]}`."
+            )
+        return complete
 
     def arguments(self, config: Config) -> Config:
         """Converts complete settings to arguments of a model, without the vocabulary."""
@@ -79,9 +91,23 @@ class Family(abc.ABC):
         """Converts the complete arguments of a model to settings."""
         return config_of(self.settings, design)
 
-    def vocabulary(self, config: Config, tokenizer: LoadedTokenizer | None) -> Config:
+    def check_tensors(self, config: Config, tensors: Tensors) -> None:  # noqa: B027
+        """Raises `ValueError` for a tensor that the model computes differently."""
+
+    def read_tokenizers(self, folder: pathlib.Path, config: Config) -> Any:
+        """Reads the tokenizers of a folder; `None` = it has none."""
+        return None
+
+    def write_tokenizers(self, model: Any, folder: pathlib.Path) -> None:
+        """Writes the tokenizers of a model, if it has any."""
+
+    def vocabulary(self, config: Config, tokenizers: Any) -> Config:
         """Returns the arguments of sizes, special ids and tokenizers."""
-        return causal_vocabulary(config, tokenizer)
+        return causal_vocabulary(config, tokenizers)
+
+    def generation_settings(self, config: Config) -> Config:
+        """Returns the settings of `generation_config.json` apart from special ids."""
+        return {}
 
     def vocabulary_settings(self, model: Any) -> Config:
         """Returns the settings of special ids, which the tokenizers do not contain."""
@@ -134,10 +160,6 @@ class Family(abc.ABC):
             for name in names
         ]
         return [*names, *(name for name in others if name not in names)]
-
-    def is_unused(self, name: str) -> bool:
-        """Returns whether a tensor of a file belongs to no layer by design."""
-        return re.fullmatch(self.unused, name) is not None
 
 
 def block_names(prefix: str, stack: str, layers: Mapping[str, Any]) -> dict[str, Any]:

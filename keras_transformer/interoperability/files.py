@@ -10,10 +10,6 @@ from keras_transformer.types import Config
 from keras_transformer_runtime import hub
 from keras_transformer_runtime.files import checked_file, read_json
 
-PICKLED_WEIGHTS = "pytorch_model.bin"
-# A repository often has its weights in several formats. Only one is downloaded.
-FALLBACKS = {PICKLED_WEIGHTS: ("model.bin", "model.safetensors")}
-
 
 def find_folder(
     folder: str | os.PathLike,

@@ -9,20 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.export.marian_format import (
-    ACTIVATIONS,
-    BIAS,
-    LAYER_NORM_EPSILON,
-    OUTPUT,
-    SHARED,
-    SOURCE,
-    TARGET,
-)
 from keras_transformer.interoperability.files import file_named, with_padding
 from keras_transformer.interoperability.marian_vocabulary import (
     marian_tokenizer,
     read_vocabulary_file,
 )
+from keras_transformer.interoperability.settings import ACTIVATIONS
 from keras_transformer.interoperability.tensors import (
     LOGIT_OF_ADDED_TOKENS,
     ArrayTensors,
@@ -38,6 +30,13 @@ from keras_transformer_runtime.files import (
     read_file,
 )
 from keras_transformer_runtime.packages import require_extra
+
+# Names of transformers.
+SHARED = "model.shared.weight"
+SOURCE = "model.encoder.embed_tokens.weight"
+TARGET = "model.decoder.embed_tokens.weight"
+OUTPUT = "lm_head.weight"
+BIAS = "final_logits_bias"
 
 DECODER_FILE = "decoder.yml"
 SETTINGS = "special:model.yml"
@@ -362,7 +361,7 @@ def _architecture(settings: Config, sizes: Config, pre_norm: bool) -> Config:
         "num_heads": heads,
         "normalize_first": pre_norm,
         "activation": ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")],
-        "layer_norm_epsilon": LAYER_NORM_EPSILON,
+        "layer_norm_epsilon": 1e-5,
         "positions": PositionalEncoding(interleaved=False),
         "output_bias": True,
     }
@@ -370,9 +369,10 @@ def _architecture(settings: Config, sizes: Config, pre_norm: bool) -> Config:
 
 def _tying(tensors: dict[str, np.ndarray], size: int) -> Config:
     shared = SHARED in tensors
-    tying = "none" if OUTPUT in tensors else "all" if shared else "target"
     if shared:
+        tying = "inputs" if OUTPUT in tensors else "all"
         return {"tie_embeddings": tying, "vocabulary_size": size}
+    tying = "none" if OUTPUT in tensors else "target"
     sizes = {"source_vocabulary_size": size, "target_vocabulary_size": size}
     return {"tie_embeddings": tying, **sizes}
 

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import warnings
 from typing import Any
 
@@ -14,6 +15,11 @@ from keras_transformer.export.checking import check_weights
 from keras_transformer.interoperability.families import FAMILIES
 from keras_transformer.interoperability.family import Family
 from keras_transformer.interoperability.files import find_folder
+from keras_transformer.interoperability.marian_npz import (
+    DECODER_FILE,
+    read_own_files,
+)
+from keras_transformer.interoperability.parameters import find_layer, layer_paths
 from keras_transformer.interoperability.settings import (
     complete_arguments,
     differences,
@@ -22,12 +28,14 @@ from keras_transformer.interoperability.settings import (
 from keras_transformer.interoperability.tensors import (
     INDEX,
     LOGIT_OF_ADDED_TOKENS,
-    PICKLED_WEIGHTS,
     WEIGHTS_FILE,
+    PICKLED_WEIGHTS,
     Tensors,
+    checkpoint_files,
     open_checkpoint,
 )
-from keras_transformer.models import file_checks
+from keras_transformer.interoperability.vocabulary import stored_tokens
+from keras_transformer.models import Seq2Seq, file_checks
 from keras_transformer.types import Config
 from keras_transformer_runtime.arguments import check_one_of
 from keras_transformer_runtime.files import (
@@ -41,8 +49,7 @@ from keras_transformer_runtime.packages import require_extra
 CONFIG = "config.json"
 FILES = (
     CONFIG,
-    "*.safetensors",
-    INDEX.format(WEIGHTS_FILE),
+    *checkpoint_files(WEIGHTS_FILE),
     "tokenizer*.json",
     "special_tokens_map.json",
     "vocab.*",
@@ -51,7 +58,11 @@ FILES = (
     "*.spm",
     "target_vocab.json",
 )
-FALLBACKS = {"pytorch_model*": (WEIGHTS_FILE, INDEX.format(WEIGHTS_FILE))}
+# A repository often has its weights in several formats. Only one is downloaded.
+FALLBACKS = dict.fromkeys(
+    checkpoint_files(PICKLED_WEIGHTS),
+    ("model.bin", WEIGHTS_FILE, INDEX.format(WEIGHTS_FILE)),
+)
 # Bytes of a file of weights, as transformers writes them.
 SHARD_SIZE = 5 * 10**9
 
@@ -62,23 +73,39 @@ def load_pretrained(
     """Loads a published model from a folder in the form of Hugging Face.
     """
     path = find_folder(folder, FILES, revision, FALLBACKS)
+    if (path / DECODER_FILE).is_file() and not (path / CONFIG).exists():
+        return _load_own_marian(path, dtype)
     raw = read_json(checked_file(path / CONFIG))
     kind = raw.get("model_type")
     remedy = "Other families cannot be loaded."
     check_one_of(FAMILIES, remedy=remedy, **{"model_type in config.json": kind})
     family = FAMILIES[kind]
     config = family.complete(raw)
-    arguments = {**family.arguments(config), **family.vocabulary(config, None)}
+    tokenizers = family.read_tokenizers(path, config)
+    arguments = {**family.arguments(config), **family.vocabulary(config, tokenizers)}
     with open_checkpoint(path) as tensors:
+        family.check_tensors(config, tensors)
         arguments |= family.options_of_tensors(tensors.names)
-        _check_sizes(arguments, tensors)
+        _check_sizes(arguments, tensors, config["vocab_size"])
         model = family.model_class(**arguments, dtype=dtype)
         _assign(model, family, config, tensors)
     return model
 
 
-def _check_sizes(arguments: Config, tensors: Tensors) -> None:
-    """Raises `ValueError` if the model would be larger than the file."""
+def _load_own_marian(folder: pathlib.Path, dtype: Any) -> Seq2Seq:
+    """Loads the files that Marian itself writes and reads."""
+    arguments, sizes, tensors = read_own_files(folder)
+    _check_sizes(arguments, tensors, sizes["vocab_size"])
+    model = Seq2Seq(**arguments, dtype=dtype)
+    _assign(model, FAMILIES["marian"], sizes, tensors)
+    return model
+
+
+def _check_sizes(arguments: Config, tensors: Tensors, rows: int) -> None:
+    """Raises `ValueError` if the model would be larger than the file.
+
+    `rows` is the number of tokens of the file.
+    """
     shapes = [tensors.info(name).shape for name in tensors.names]
     # A list of Python, as a shape can be of any size.
     sizes = file_checks.Sizes(sum(map(_product, shapes)), len(shapes))
@@ -88,14 +115,12 @@ def _check_sizes(arguments: Config, tensors: Tensors) -> None:
         else value
         for name, value in arguments.items()
     }
-    # Tokens that are added have no rows in the file.
-    rows = max((shape[0] for shape in shapes if len(shape) == 2), default=0)
-    if "vocabulary_size" in config:
-        config["vocabulary_size"] = min(config["vocabulary_size"], rows)
+    if arguments.get("output_bias") == "frozen":  # The file lacks the added tokens.
+        config["vocabulary_size"] = rows
     try:
         file_checks.check_weights(config, sizes)
     except ValueError as error:
-        raise ValueError(f"{tensors.path}: {error}.") from error
+        raise ValueError(f"{tensors.path} must have all weights: {error}.") from error
 
 
 def _product(shape: tuple[int, ...]) -> int:
@@ -120,13 +145,19 @@ def _assign(model: Any, family: Family, config: Config, tensors: Tensors) -> Non
         parameter.assign(tensor)
         unread -= set(names)
     _exclude_added_tokens(model, config)
-    unread = {name for name in unread if not family.is_unused(name)}
-    if unread:
-        names = ", ".join(map(repr, sorted(unread)[:3]))
+    unread = {name for name in unread if not re.fullmatch(family.unused, name)}
+    heads = {name for name in unread if re.fullmatch(family.heads, name)}
+    if heads:
         warnings.warn(
-            f"{tensors.path.name} has {len(unread)} tensors that "
-            f"`{type(model).__name__}` does not use, such as {names}.",
+            f"{tensors.path.name} has the tensor {min(heads)!r} and {len(heads) - 1} "
+            f"others of a head, which a `{type(model).__name__}` does not have.",
             stacklevel=3,
+        )
+    if unread - heads:
+        raise ValueError(
+            f"{tensors.path.name} must hold only tensors of {family.model_type!r}; it "
+            f"holds {min(unread - heads)!r}, which no weight of config.json's "
+            "architecture has. Correct config.json, or remove the tensor."
         )
 
 
@@ -143,12 +174,11 @@ def _check_tied(names: list[str], tensor: np.ndarray, tensors: Tensors) -> None:
 
 
 def _exclude_added_tokens(model: Any, config: Config) -> None:
-    bias = getattr(model, "logits_bias", None)
-    if bias is None or bias.shape[0] == config["vocab_size"]:
+    if getattr(model, "output_bias", None) != "frozen":
         return
-    values = np.array(ops.convert_to_numpy(bias), "float32")
+    values = np.zeros(model.target_vocabulary_size, "float32")
     values[config["vocab_size"] :] = LOGIT_OF_ADDED_TOKENS
-    bias.assign(values)
+    model.logits_bias.assign(values)
 
 
 def save_pretrained(
@@ -169,43 +199,77 @@ def save_pretrained(
         "model_type": family.model_type,
         "dtype": keras.backend.standardize_dtype(model.variable_dtype),
     }
+    ids = {name: value for name, value in config.items() if name.endswith("token_id")}
     with new_folder(folder) as new:
         new.mkdir()
+        family.write_tokenizers(model, new)
+        search = family.generation_settings(family.complete(config))
+        write_json(new / "generation_config.json", {**ids, **search})
         write_json(new / CONFIG, {**settings, **config})
         _write_weights(new, model, family, config, max_shard_size)
 
 
 def _find_family(model: Any, model_type: str | None) -> tuple[Family, Config]:
     """Returns the first family with the design of a model, and the settings."""
-    design = complete_arguments(type(model), model_arguments(model))
-    nearest: tuple[Family, dict[str, tuple[Any, Any]]] | None = None
-    for family in FAMILIES.values():
-        if not isinstance(model, family.model_class):
-            continue
-        if model_type not in (None, family.model_type):
-            continue
-        config = {**family.config(design), **family.vocabulary_settings(model)}
-        found = differences(design, family.complete_arguments(family.complete(config)))
-        if not found:
-            return family, config
-        if nearest is None or len(found) < len(nearest[1]):
-            nearest = family, found
-    if nearest is None:
-        kinds = sorted({each.model_class.__name__ for each in FAMILIES.values()})
+    families = [
+        family
+        for family in FAMILIES.values()
+        if isinstance(model, family.model_class)
+        and model_type in (None, family.model_type)
+    ]
+    if not families:
         raise ValueError(
-            f"`save_pretrained` writes a {' or a '.join(kinds)}"
-            f"{f' as {model_type!r}' if model_type else ''}; received a "
-            f"{type(model).__name__}."
+            "The model must be of the class of a family of transformers; received a "
+            f"`{type(model).__name__}`, `model_type={model_type!r}`."
         )
-    family, found = nearest
-    details = "; ".join(
-        f"`{name}` must be {theirs!r}, received `{name}={ours!r}`"
-        for name, (ours, theirs) in found.items()
-    )
+    design = complete_arguments(type(model), model_arguments(model))
+    found: list[tuple[Family, list[str]]] = []
+    for family in families:
+        config = {**family.config(design), **family.vocabulary_settings(model)}
+        problems = _problems(model, design, family, config)
+        if not problems:
+            return family, config
+        found.append((family, problems))
+    family, problems = min(found, key=lambda each: len(each[1]))
     raise ValueError(
         "The model must have the design of a family of transformers. The nearest one "
-        f"is {family.model_type!r}: {details}."
+        f"is {family.model_type!r}: {'; '.join(problems)}."
     )
+
+
+def _problems(model: Any, design: Config, family: Family, config: Config) -> list[str]:
+    """Returns why a family does not have the design of a model."""
+    try:
+        complete = family.complete(config)
+    except ValueError as error:
+        return [str(error)]
+    found = differences(design, family.complete_arguments(complete))
+    problems = [
+        f"`{name}` must be {theirs!r}, received `{name}={ours!r}`"
+        for name, (ours, theirs) in found.items()
+    ]
+    if problems:
+        return problems
+    layers = [
+        find_layer(model, path)
+        for _, paths in layer_paths(model, family.layer_names(model))
+        for path in paths
+    ]
+    written = {id(weight) for layer in layers for weight in layer.weights}
+    bias = getattr(model, "logits_bias", None)
+    if bias is not None and (family.bias or not np.any(_bias_of_tokens(model))):
+        written.add(id(bias))
+    return [
+        f"it has no weight like `{weight.path}`"
+        for weight in model.weights
+        if id(weight) not in written
+    ]
+
+
+def _bias_of_tokens(model: Any) -> np.ndarray:
+    """Returns the bias of the tokens that are written."""
+    bias = np.asarray(ops.convert_to_numpy(model.logits_bias), "float32")
+    return bias[: stored_tokens(model)]
 
 
 def _write_weights(

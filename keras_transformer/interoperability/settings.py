@@ -1,5 +1,6 @@
 """Settings of `config.json`, and the arguments of a model that they determine."""
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.activations import get_activation
 from keras_transformer.layers.residual import Residual
-from keras_transformer.models import CausalLM
+from keras_transformer.models import CausalLM, Seq2Seq
 from keras_transformer.types import Config
 from keras_transformer_runtime.arguments import (
     check_ints,
@@ -45,6 +46,7 @@ _NO_DESIGN = {
     *("pad_token_id", "start_token_id", "end_token_id", "add_start_token"),
     *("tokenizer", "source_tokenizer", "target_tokenizer", "vocabulary_size"),
     *("source_vocabulary_size", "target_vocabulary_size", "output_bias"),
+    "use_pooler",
     *("kernel_regularizer", "bias_regularizer", "activity_regularizer"),
     *("kernel_constraint", "bias_constraint", "name", "trainable", "dtype"),
 }
@@ -80,10 +82,12 @@ class Setting(NamedTuple):
     ours: Mapping[Any, Any] | None = None
 
 
-def size(default: int | None, argument: str | None = None) -> Setting:
-    """A number of at least 1; `None` is allowed if it is the default."""
-    is_optional = default is None
-    return Setting(default, argument, lambda **value: check_ints(1, is_optional, **value))
+def size(
+    default: int | None, argument: str | None = None, *, least: int = 1
+) -> Setting:
+    """A number of at least `least`; `None` is allowed if it is the default."""
+    check = functools.partial(check_ints, least, default is None)
+    return Setting(default, argument, check)
 
 
 def epsilon(default: float, argument: str = "layer_norm_epsilon") -> Setting:
@@ -122,11 +126,14 @@ def token_id(default: int | None) -> Setting:
 
 
 def _one_of(*values: Any) -> Callable[..., None]:
-    return lambda **value: check_one_of(values, **value)
+    return functools.partial(check_one_of, values)
 
 
-def _check_token_id(**value: Any) -> None:
-    check_ints(0, True, **value)
+def _check_token_id(**ids: Any) -> None:
+    """Checks ids, of which a setting can have several in a list."""
+    for name, value in ids.items():
+        for each in value if isinstance(value, list) else [value]:
+            check_ints(0, True, **{name: each})
 
 
 def complete_config(settings: Mapping[str, Setting], config: Config) -> Config:
@@ -173,9 +180,12 @@ def config_of(settings: Mapping[str, Setting], design: Config) -> Config:
 def model_arguments(model: keras.Model) -> Config:
     """Returns the arguments with which a model of the same design can be created."""
     names = inspect.signature(type(model).__init__).parameters
-    return {
+    arguments = {
         name: getattr(model, name) for name in names if name not in ("self", "kwargs")
     }
+    if isinstance(model, Seq2Seq) and not model.embeds_arrays:
+        arguments["source_embedding"] = None
+    return arguments
 
 
 def complete_arguments(model_class: type[keras.Model], arguments: Config) -> Config:
@@ -224,17 +234,15 @@ def _flat(arguments: Config) -> Iterator[tuple[str, Any]]:
             continue
         if name in _OPTIONS:
             yield from ((f"{name}.{option}", each) for option, each in _flat(value))
-        elif isinstance(value, tuple | list):
-            yield name, tuple(map(_comparable, value))
+        elif isinstance(value, PositionScheme | AttentionPattern):
+            yield name, type(value).__name__
+            options = _flat(value.get_config())
+            yield from ((f"{name}.{option}", each) for option, each in options)
+        elif isinstance(value, tuple | list) and name == "positions":
+            for number, each in enumerate(value):
+                yield from _flat({f"{name}[{number}]": each})
         else:
-            yield name, _comparable(value)
-
-
-def _comparable(value: Any) -> Any:
-    if isinstance(value, PositionScheme | AttentionPattern):
-        config = dict(_flat(value.get_config()))
-        return type(value).__name__, tuple(sorted(config.items(), key=str))
-    return tuple(value) if isinstance(value, list) else value
+            yield name, tuple(value) if isinstance(value, list) else value
 
 
 def _defaults(function: Any) -> Config:

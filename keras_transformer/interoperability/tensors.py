@@ -21,6 +21,7 @@ WEIGHTS_FILE = "model.safetensors"
 PICKLED_WEIGHTS = "pytorch_model.bin"
 # A checkpoint of several files has a dictionary of the file of each tensor.
 INDEX = "{}.index.json"
+SHARDS = "{}-*-of-*{}"
 FLOATS = ("BF16", "F16", "F32", "F64", "bfloat16", "float16", "float32", "float64")
 # Logit of tokens that the stored model does not have. Their probability is 0 in
 # float32. A much smaller logit would dominate a loss with label smoothing, which
@@ -153,6 +154,12 @@ class ShardedTensors(Tensors):
 
     def array(self, name: str) -> np.ndarray:
         return self._shard_of[name].array(name)
+
+
+def checkpoint_files(name: str) -> tuple[str, ...]:
+    """Returns the names and patterns of files of weights, in one file or several."""
+    path = pathlib.Path(name)
+    return (name, INDEX.format(name), SHARDS.format(path.stem, path.suffix))
 
 
 @contextlib.contextmanager

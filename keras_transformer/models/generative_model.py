@@ -563,14 +563,12 @@ class GenerativeModel(SequenceModel):
             filepath: folder to write; it must be new or empty. TensorFlow
                 Serving requires `<name>/<version>`.
             search: the search; `BeamSearch()` if `None`, or `Sampling(top_p=0.9)` for a
-                SavedModel of a language model, changed by `options`. Not part of
-                `"marian"`.
-            format: `"saved_model"`, for TensorFlow, `"ctranslate2"`, `"onnx"`, or
-                `"marian"`, for Hugging Face transformers.
+                SavedModel of a language model, changed by `options`.
+            format: `"saved_model"`, for TensorFlow, `"ctranslate2"` or `"onnx"`.
             **options: options of the search by name, as in `generate`, and further
                 arguments of the function that writes the format:
-                `export_saved_model`, `export_ctranslate2`, `export_onnx` or
-                `export_marian` of `keras_transformer.export`.
+                `export_saved_model`, `export_ctranslate2` or `export_onnx` of
+                `keras_transformer.export`.
 
         Raises:
             ValueError: if there is no such `format` or it has no such option.
@@ -578,6 +576,26 @@ class GenerativeModel(SequenceModel):
         from keras_transformer.export import export_model
 
         export_model(self, filepath, search, format, **options)
+
+    @written_by_first_process
+    def save_pretrained(
+        self, folder: Path, model_type: str | None = None, **options: Any
+    ) -> None:
+        """Writes a folder that Hugging Face's transformers and `load_pretrained` load.
+
+        Args:
+            folder: folder to write; it must be new or empty.
+            model_type: the family, such as `"llama"`. `None` = the first family with
+                the design of the model.
+            **options: further arguments of
+                `keras_transformer.interoperability.save_pretrained`.
+
+        Raises:
+            ValueError: if no family has the design of the model.
+        """
+        from keras_transformer.interoperability import save_pretrained
+
+        save_pretrained(self, folder, model_type, **options)
 
 
 class FileInMemory(io.BytesIO):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 import keras
 from keras import ops
 
+from keras_transformer.backend.processes import written_by_first_process
 from keras_transformer.layers import (
     EncoderStack,
     PositionalEncoding,
@@ -23,7 +24,7 @@ from keras_transformer.layers.transformer_layer import (
 )
 from keras_transformer.models.file_checks import check_fits_memory
 from keras_transformer.models.vocabularies import check_limit, find_sizes
-from keras_transformer.types import Config, Options, Tensor, TokenIds
+from keras_transformer.types import Config, Options, Path, Tensor, TokenIds
 from keras_transformer_runtime.arguments import check_ints
 
 if TYPE_CHECKING:
@@ -273,6 +274,26 @@ class TextEncoder(keras.Model):
                 "`use_pooler=False`."
             )
         return self.pooler(encoded[:, 0])
+
+    @written_by_first_process
+    def save_pretrained(
+        self, folder: Path, model_type: str | None = None, **options: Any
+    ) -> None:
+        """Writes a folder that Hugging Face's transformers and `load_pretrained` load.
+
+        Args:
+            folder: folder to write; it must be new or empty.
+            model_type: the family, such as `"bert"`. `None` = the first family with
+                the design of the model.
+            **options: further arguments of
+                `keras_transformer.interoperability.save_pretrained`.
+
+        Raises:
+            ValueError: if no family has the design of the model.
+        """
+        from keras_transformer.interoperability import save_pretrained
+
+        save_pretrained(self, folder, model_type, **options)
 
     def get_config(self) -> Config:
         serialize = keras.saving.serialize_keras_object

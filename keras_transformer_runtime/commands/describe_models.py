@@ -143,13 +143,13 @@ def describe_ctranslate2(path: pathlib.Path) -> Facts:
     return {**facts, **loaded, "next": [command("import", path, "MODEL.keras")]}
 
 
-def describe_marian(path: pathlib.Path) -> Facts:
-    """Describes a Marian model, of Hugging Face or as OPUS publishes it."""
-    from keras_transformer.interoperability.marian import load_marian
+def describe_pretrained(path: pathlib.Path) -> Facts:
+    """Describes a model of transformers, or of Marian as OPUS publishes it."""
+    from keras_transformer.interoperability import load_pretrained
 
     return {
         **size_and_date(path),
-        **_describe_loaded(load_marian(path)),
+        **_describe_loaded(load_pretrained(path)),
         "next": [command("import", path, "MODEL.keras")],
     }
 

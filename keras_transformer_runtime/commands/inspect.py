@@ -13,7 +13,7 @@ from keras_transformer_runtime.commands.describe_models import (
     Facts,
     describe_ctranslate2,
     describe_keras_model,
-    describe_marian,
+    describe_pretrained,
     describe_onnx_folder,
     describe_onnx_graph,
     describe_saved_model,
@@ -51,7 +51,7 @@ def _has(*patterns: str) -> Callable[[pathlib.Path], bool]:
     return lambda path: any(any(path.glob(pattern)) for pattern in patterns)
 
 
-def _is_marian(path: pathlib.Path) -> bool:
+def _is_pretrained(path: pathlib.Path) -> bool:
     """Returns whether `config.json` is that of Hugging Face, not of a preset."""
     has_weights = _has("model.safetensors", "pytorch_model.bin", "source.spm")
     return (path / "config.json").is_file() and has_weights(path)
@@ -80,8 +80,8 @@ KINDS = (
     Kind("CTranslate2 model", _has("model.bin"), describe_ctranslate2),
     Kind("ONNX model", _has("decoder_step.onnx", "encoder.onnx"), describe_onnx_folder),
     Kind("ONNX language model", _has("decoder.onnx"), describe_onnx_folder),
-    Kind("Marian's own files", _has("decoder.yml"), describe_marian),
-    Kind("Marian model of Hugging Face", _is_marian, describe_marian),
+    Kind("Marian's own files", _has("decoder.yml"), describe_pretrained),
+    Kind("model of transformers", _is_pretrained, describe_pretrained),
     Kind("preset folder", _has("metadata.json", "config.json"), describe_keras_model),
     Kind("checkpoints of a run", _has("epoch-*.npz"), describe_checkpoints),
     Kind("folder with model.keras", _has("model.keras"), describe_keras_model),

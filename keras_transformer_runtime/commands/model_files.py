@@ -47,7 +47,7 @@ class Format(enum.StrEnum):
     saved_model = "saved_model"
     ctranslate2 = "ctranslate2"
     onnx = "onnx"
-    marian = "marian"
+    transformers = "transformers"
 
 
 # The options of each format, those of the function that writes it.
@@ -60,7 +60,7 @@ OPTIONS = {
         *("quantization", "languages", "max_length", "min_length", "stop"),
     ),
     Format.onnx: (),
-    Format.marian: (),
+    Format.transformers: (),
 }
 
 
@@ -106,7 +106,7 @@ def export_command(
         ),
     ] = False,
 ) -> None:
-    """Export a model as a SavedModel, or for CTranslate2, ONNX Runtime or Marian.
+    """Export a model as a SavedModel, or for CTranslate2, ONNX Runtime or transformers.
 
     The options of the search are those with which the exported model decodes.
     """
@@ -133,7 +133,7 @@ def export_command(
     _check_options(format, options)
     find_model(model)
     check_new_folder(folder)
-    extra = "hub" if format.value == "marian" else format.value
+    extra = "hub" if format is Format.transformers else format.value
     if extra in EXTRAS:
         require_extra(extra, f"`format={format.value!r}`")
     import_keras_quietly()
@@ -141,6 +141,10 @@ def export_command(
     from keras_transformer.recipe.loading import load_trained_model
 
     loaded = load_trained_model(model)
+    if format is Format.transformers:
+        loaded.save_pretrained(folder)
+        typer.echo(f"{format.value}: {folder}")
+        return
     default = selected_options(model) or options_of(loaded.default_search)
     search = search_of(default.with_given(**given))
     loaded.export(folder, search, format=format.value, **options)
@@ -175,8 +179,8 @@ def import_command(
     folder: Annotated[
         str,
         typer.Argument(
-            help="Folder of a Marian or CTranslate2 model, or the name of a repository "
-            "on the Hugging Face Hub."
+            help="Folder of transformers, Marian or CTranslate2, or the name of a "
+            "repository on the Hugging Face Hub."
         ),
     ],
     model: Annotated[pathlib.Path, typer.Argument(help="The .keras file to write.")],
@@ -185,7 +189,7 @@ def import_command(
         typer.Option(help="Branch, tag or commit on the Hub, such as refs/pr/1."),
     ] = None,
 ) -> None:
-    """Convert a model of Marian or CTranslate2 to a .keras file."""
+    """Convert a model of transformers, Marian or CTranslate2 to a .keras file."""
     if model.suffix != ".keras":
         raise typer.BadParameter("the file to write must end in .keras")
     if model.exists():
@@ -196,25 +200,25 @@ def import_command(
         )
     _check_source(folder)
     import_keras_quietly()
-    from keras_transformer.interoperability import ctranslate2, marian
-    from keras_transformer.interoperability.files import FALLBACKS, find_folder
+    from keras_transformer.interoperability import ctranslate2, pretrained
+    from keras_transformer.interoperability.files import find_folder
 
-    files = [*ctranslate2.FILES, *marian.FILES]
-    found = find_folder(folder, files, revision, FALLBACKS)
+    files = [*ctranslate2.FILES, *pretrained.FILES]
+    found = find_folder(folder, files, revision, pretrained.FALLBACKS)
     if (found / "model.bin").exists():
         ctranslate2.load_ctranslate2(found).save(model)
         typer.echo(f"ctranslate2: {model}")
     else:
-        marian.load_marian(found).save(model)
-        typer.echo(f"marian: {model}")
+        pretrained.load_pretrained(found).save(model)
+        typer.echo(f"transformers: {model}")
 
 
 def _check_source(folder: str) -> None:
     """Raises an error if a model cannot be read, or its format needs a package."""
     path = pathlib.Path(folder)
     if path.is_dir():
-        is_marian = (path / "decoder.yml").exists() or any(path.glob("*.safetensors"))
-        if is_marian and not (path / "model.bin").exists():
+        has_tensors = any(path.glob("*.safetensors"))
+        if ((path / "decoder.yml").exists() or has_tensors) and not (path / "model.bin").exists():
             require_extra("hub", f"`folder={folder!r}`")
         return
     check_repository(folder)

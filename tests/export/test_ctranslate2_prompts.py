@@ -14,7 +14,7 @@ from tokenizers import ByteLevelBPETokenizer
 
 from keras_transformer import BeamSearch, GreedySearch
 from keras_transformer.export import ctranslate2 as exporting
-from keras_transformer.interoperability import load_ctranslate2, load_gpt2
+from keras_transformer.interoperability import load_ctranslate2, load_pretrained
 from keras_transformer.layers import (
     AlibiBias,
     PositionScheme,
@@ -65,7 +65,7 @@ def gpt2(tmp_path_factory):
     sizes = {"vocab_size": 20, "bos_token_id": 19, "eos_token_id": 19}
     random_model(**sizes).save_pretrained(folder)
     write_tokenizer(folder, lambda count: {"vocab_size": count})
-    return load_gpt2(folder)
+    return load_pretrained(folder)
 
 
 @pytest.fixture(scope="module")

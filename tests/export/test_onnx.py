@@ -16,7 +16,7 @@ from keras_transformer import (
     RelativePositionBias,
     RotaryEmbedding,
     Seq2Seq,
-    load_marian,
+    load_pretrained,
 )
 from keras_transformer.export import onnx
 from keras_transformer.text import CharacterTokenizer, SentencePieceTokenizer
@@ -94,7 +94,7 @@ def test_outputs_of_the_example_equal_those_of_generate(model, folder):
 def test_the_example_reads_marian_tokenizers(tmp_path):
     """A multilingual model, whose texts begin with a language token."""
     marian_folders.trained_model(tmp_path / "opus", steps=40)
-    model = load_marian(tmp_path / "opus")
+    model = load_pretrained(tmp_path / "opus")
     texts = [*marian_folders.SOURCES, ">>deu<< two cats", ">>deu<<", ">>deu<< ", "a ☃"]
     model.export(tmp_path / "onnx", GreedySearch(), format="onnx", check_texts=texts)
     expected = model.generate(texts, GreedySearch())

@@ -17,7 +17,7 @@ from family_weights import (
 from keras import ops
 from transformers import BertConfig, BertModel, ViTConfig, ViTModel
 
-from keras_transformer import load_gpt2
+from keras_transformer import load_pretrained
 
 SIZES = {
     **{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
@@ -91,12 +91,12 @@ def test_vit(tmp_path):
         np.testing.assert_allclose(found, numpy(expected), atol=1e-5)
 
 
-@pytest.mark.once("torch")  # tests/interoperability/test_load_gpt2.py runs on all
+@pytest.mark.once("torch")  # tests/interoperability/test_load_pretrained.py runs on all
 def test_gpt2(tmp_path):
-    # `load_gpt2` adds a token of padding, and an unused bias.
+    # `load_pretrained` adds a token of padding, and an unused bias.
     theirs = gpt2_folders.random_model(vocab_size=49, n_inner=64)
     theirs.save_pretrained(tmp_path)
-    loaded, ours = load_gpt2(tmp_path), documented_model("GPT-2")["gpt2"]
+    loaded, ours = load_pretrained(tmp_path), documented_model("GPT-2")["gpt2"]
     weights = [w for w in loaded.weights if w is not loaded.logits_bias]
     for weight, other in zip(ours.weights, weights, strict=True):
         weight.assign(other)

@@ -108,13 +108,13 @@ def check_missing(use, name):
 def check_advice(model, folder):
     check_missing(lambda: kt.SentencePieceTokenizer, "SentencePieceTokenizer")
     check_missing(lambda: kt.parallel_dataset, "parallel_dataset")
-    check_missing(lambda: kt.load_marian, "load_marian")
+    check_missing(lambda: kt.load_pretrained, "load_pretrained")
     check_missing(lambda: kt.translate_file, "translate_file")
     check_missing(lambda: kt.text, "keras_transformer.text")
     check_missing(lambda: kt.dataset, "keras_transformer.dataset")
     check_missing(lambda: kt.evaluation, "keras_transformer.evaluation")
     check_missing(lambda: kt.recipe, "keras_transformer.recipe")
-    check_missing(lambda: kt.interoperability.load_gpt2, "load_gpt2")
+    check_missing(lambda: kt.interoperability.load_pretrained, "load_pretrained")
     check_missing(lambda: model.export(folder / "saved_model"), "export_saved_model")
     check_missing(
         lambda: model.export(folder / "ct2", format="ctranslate2"), "export_ctranslate2"

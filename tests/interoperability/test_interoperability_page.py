@@ -4,7 +4,7 @@ import re
 import marian_folders
 import pytest
 
-from keras_transformer import load_marian
+from keras_transformer import load_pretrained
 
 pytestmark = [pytest.mark.once("torch"), pytest.mark.slow]
 
@@ -25,4 +25,4 @@ def test_the_page_runs(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "['ein Mann sieht zwei Hunde']" == printed[-1]
     assert namespace["best"] == ["zwei Männer"]
-    assert load_marian("my-opus-mt-en-de").hidden_dim == 18
+    assert load_pretrained("my-opus-mt-en-de").hidden_dim == 18

@@ -15,7 +15,7 @@ from ctranslate2_designs import CAUSAL_DESIGNS, LETTERS, causal_model_of
 from gpt2_folders import random_model, write_tokenizer
 from layer_contract import to_numpy
 
-from keras_transformer import CausalLM, load_gpt2
+from keras_transformer import CausalLM, load_pretrained
 from keras_transformer.export import ctranslate2 as exporting
 from keras_transformer.interoperability import load_ctranslate2
 from keras_transformer.interoperability.ctranslate2_architecture import (
@@ -139,7 +139,7 @@ def converted(gpt2, tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_conversion_from_gpt2(gpt2, converted, tmp_path):
-    model, other = load_ctranslate2(converted), load_gpt2(gpt2)
+    model, other = load_ctranslate2(converted), load_pretrained(gpt2)
     assert model.max_length == 20 and model.tie_embeddings == "all"
     assert model.start_token_id == model.end_token_id == 19
     assert model.pad_token_id == model.tokenizer.pad_token_id == 20

@@ -11,7 +11,7 @@ from keras import ops
 import keras_transformer as kt
 from keras_transformer import BeamSearch, CausalLM, GreedySearch
 from keras_transformer.decoding import SearchResult
-from keras_transformer.interoperability import load_gpt2
+from keras_transformer.interoperability import load_pretrained
 
 pytestmark = pytest.mark.once("torch")
 
@@ -32,7 +32,7 @@ def folder(theirs, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ours(folder):
-    return load_gpt2(folder)
+    return load_pretrained(folder)
 
 
 def logits_of(theirs, rows):
@@ -55,14 +55,14 @@ def test_logits(theirs, ours):
     rows = np.random.default_rng(0).integers(0, 47, (3, 20))
     found = ops.convert_to_numpy(ours(rows))
     np.testing.assert_allclose(found[..., :47], logits_of(theirs, rows), atol=1e-5)
-    assert (found[..., 47] < -1e8).all()
+    assert (found[..., 47] < -90).all()
 
 
 def test_another_activation(tmp_path):
     other = random_model(activation_function="relu", n_inner=24)
     other.save_pretrained(tmp_path)
     rows = np.array(PROMPTS[:1])
-    found = ops.convert_to_numpy(load_gpt2(tmp_path)(rows))
+    found = ops.convert_to_numpy(load_pretrained(tmp_path)(rows))
     np.testing.assert_allclose(found[..., :47], logits_of(other, rows), atol=1e-5)
 
 
@@ -110,7 +110,7 @@ def test_texts(tmp_path):
     theirs = random_model(vocab_size=size, bos_token_id=19, eos_token_id=19)
     theirs.save_pretrained(tmp_path)
     vocabulary = write_tokenizer(tmp_path, lambda count: {"vocab_size": count})
-    model = load_gpt2(tmp_path)
+    model = load_pretrained(tmp_path)
     (row,) = model.tokenizer.tokenize(["a man sees"]).to_list()
     assert row[:2] == [vocabulary["a"], vocabulary["Ġman"]]
     prompts = ["a man", "", "so"]
@@ -135,17 +135,17 @@ def test_texts(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "bert"}, "`model_type in config.json` must be 'gpt2'"),
-        ({"n_layer": 3}, r"must hold the tensor 'h\.2\.mlp"),
-        ({"n_layer": 1}, "`n_layer` in config.json must be the number of blocks"),
+        ({"model_type": "clip"}, "`model_type in config.json` must be 'gpt2'"),
+        ({"n_layer": 3}, "must have all weights: config.json describes a model"),
+        ({"n_layer": 1}, r"must hold only tensors .*'transformer\.h\.1\."),
         ({"n_head": 5}, "`n_embd` in config.json must be divisible by 5"),
-        ({"n_embd": 64}, "must hold the tensor 'wte.weight'|as floats of shape"),
-        ({"tie_word_embeddings": False}, "`tie_word_embeddings .*must be True"),
+        ({"n_embd": 64}, "must have all weights: config.json describes a model"),
+        ({"tie_word_embeddings": False}, "must hold the tensor 'lm_head.weight'"),
         ({"activation_function": "mish"}, "`activation_function in"),
         ({"activation_function": ["gelu"]}, "`activation_function in"),
         ({"n_embd": None}, "`n_embd in config.json` must be an int of at least 1"),
         ({"layer_norm_epsilon": "1e-5"}, "`layer_norm_epsilon in config.json`"),
-        ({"eos_token_id": 99}, "`eos_token_id in config.json` must be .* below 47"),
+        ({"eos_token_id": 99}, "`eos_token_id` in config.json must be below 47"),
     ],
 )
 def test_damaged_folders(folder, change, message, tmp_path):
@@ -154,7 +154,7 @@ def test_damaged_folders(folder, change, message, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
     with pytest.raises(ValueError, match=message):
-        load_gpt2(tmp_path)
+        load_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -173,4 +173,4 @@ def test_damaged_vocabularies(folder, name, content, tmp_path):
     )
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=f"{name} must"):
-        load_gpt2(tmp_path)
+        load_pretrained(tmp_path)

@@ -15,7 +15,7 @@ from keras_transformer import (
     GreedySearch,
     LabelSmoothedCrossEntropy,
 )
-from keras_transformer.interoperability import load_marian
+from keras_transformer.interoperability import load_pretrained
 
 pytestmark = pytest.mark.once("torch")
 
@@ -29,7 +29,7 @@ class Pair:
         self.theirs = model
         self.tokenizer = marian_folders.tokenizer_of(folder)
         self.folder = folder
-        self.ours = load_marian(folder)
+        self.ours = load_pretrained(folder)
 
     def logits(self, texts, decoder_token_ids):
         """Returns the logits of transformers and of the `Seq2Seq`."""
@@ -101,7 +101,7 @@ def test_hypotheses(pair, tmp_path):
 
 @pytest.mark.parametrize("pair", ["tied"], indirect=True)
 def test_padding_is_never_chosen(pair):
-    ours = load_marian(pair.folder)
+    ours = load_pretrained(pair.folder)
     bias = np.zeros(ours.target_vocabulary_size, "float32")
     bias[ours.pad_token_id] = 100
     ours.logits_bias.assign(bias)
@@ -117,7 +117,7 @@ def test_half_precision_is_converted_to_float32(pair, tmp_path, dtype):
     half = marian_folders.MarianMTModel.from_pretrained(pair.folder, dtype=dtype)
     shutil.copytree(pair.folder, tmp_path / "half")
     half.save_pretrained(tmp_path / "half")
-    ours = load_marian(tmp_path / "half")
+    ours = load_pretrained(tmp_path / "half")
     for weight, exact in zip(ours.weights, pair.ours.weights, strict=True):
         rounded = torch.tensor(to_numpy(exact)).to(dtype).float().numpy()
         np.testing.assert_array_equal(to_numpy(weight), rounded)
@@ -129,7 +129,7 @@ def test_one_step_of_training_is_that_of_transformers(tmp_path, name):
     rates = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
     config = {**marian_folders.LIKE_OPUS[name], **rates}
     theirs = marian_folders.random_model(tmp_path / "1", **config)
-    ours, before = load_marian(tmp_path / "1"), load_marian(tmp_path / "1")
+    ours, before = load_pretrained(tmp_path / "1"), load_pretrained(tmp_path / "1")
     tokenizer = marian_folders.tokenizer_of(tmp_path / "1")
     texts = {"text_target": marian_folders.TARGETS, "padding": True}
     batch = tokenizer(marian_folders.SOURCES, **texts, return_tensors="pt")
@@ -150,7 +150,7 @@ def test_one_step_of_training_is_that_of_transformers(tmp_path, name):
     theirs.save_pretrained(tmp_path / "1")
     assert np.isclose(found[0], expected.item(), atol=1e-4)
     changed = 0
-    weights = ours.weights, load_marian(tmp_path / "1").weights, before.weights
+    weights = ours.weights, load_pretrained(tmp_path / "1").weights, before.weights
     for weight, other, old in zip(*weights, strict=True):
         values, others, olds = map(to_numpy, (weight, other, old))
         if "embedding" in weight.path:

@@ -16,7 +16,7 @@ from ctranslate2.converters.marian import load_vocab
 from ctranslate2_designs import log_probabilities
 
 from keras_transformer import BeamSearch
-from keras_transformer.interoperability import load_marian
+from keras_transformer.interoperability import load_pretrained
 from keras_transformer.interoperability.marian_vocabulary import read_vocabulary_file
 
 pytestmark = pytest.mark.once("torch")
@@ -31,7 +31,7 @@ class Pair:
     def __init__(self, name, folder):
         self.tokens = opus_folders.random_folder(folder, name)
         self.folder = folder
-        self.ours = load_marian(folder)
+        self.ours = load_pretrained(folder)
         OpusMTConverter(str(folder)).convert(str(folder / "converted"))
         self.theirs = ctranslate2.Translator(str(folder / "converted"), intra_threads=1)
 
@@ -183,7 +183,7 @@ def set_options(folder, **options):
 
 def refusal(folder, error=ValueError):
     with pytest.raises(error) as raised:
-        load_marian(folder)
+        load_pretrained(folder)
     return str(raised.value)
 
 
@@ -272,7 +272,7 @@ def test_damaged_tokenizers(folder, name):
 
 def test_without_pieces_of_the_target_outputs_are_the_same(folder):
     (folder / "target.spm").unlink()
-    tokenizer = load_marian(folder).target_tokenizer
+    tokenizer = load_pretrained(folder).target_tokenizer
     tokens = load_vocab(folder / "opus.trg.vocab.yml")
     processor = opus_folders.sentencepiece.SentencePieceProcessor(
         model_proto=marian_folders.pieces(marian_folders.TARGETS, 29)

@@ -9,7 +9,7 @@ import sentencepiece
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer.interoperability.marian import load_marian
+from keras_transformer.interoperability import load_pretrained
 from keras_transformer.text import MarianTokenizer, Tokenizer
 
 pytestmark = pytest.mark.once("torch")
@@ -44,7 +44,7 @@ def theirs(folder):
 
 @pytest.fixture(scope="module")
 def tokenizers(folder):
-    """The tokenizers of both sides, built without `load_marian`."""
+    """The tokenizers of both sides, built without `load_pretrained`."""
     files = [folder / "vocab.json", folder / "target_vocab.json"]
     files = [file if file.exists() else files[0] for file in files]
     return [
@@ -198,6 +198,6 @@ def test_an_id_without_a_token_has_a_name(tmp_path):
     ids = json.loads(path.read_text())
     missing = ids.pop(list(ids)[7])
     path.write_text(json.dumps(ids))
-    tokenizer = load_marian(folder).source_tokenizer
+    tokenizer = load_pretrained(folder).source_tokenizer
     assert tokenizer.id_to_token(missing) == f"<unused {missing}>"
     assert tokenizer.token_to_id("<pad>") == ids["<pad>"]

@@ -13,6 +13,7 @@ from keras_transformer.interoperability.families.llama import (
     Qwen2,
     Qwen3,
 )
+from keras_transformer.interoperability.families.marian import Marian
 from keras_transformer.interoperability.families.t5 import T5
 from keras_transformer.interoperability.family import Family
 
@@ -21,7 +22,7 @@ FAMILIES: dict[str, Family] = {
     kind.model_type: kind()
     for kind in (
         *(GPT2, Llama, Mistral, Qwen2, Qwen3),
-        *(Bart, MBart, M2M100, T5),
-        *(Bert, Roberta, DistilBert),
+        *(Marian, Bart, MBart, M2M100, T5),
+        *(DistilBert, Roberta, Bert),
     )
 }

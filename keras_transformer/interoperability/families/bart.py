@@ -1,6 +1,8 @@
 """BART, mBART, M2M-100 and NLLB."""
 
 
+from typing import Any
+
 from keras_transformer.interoperability.family import Family, block_names
 from keras_transformer.interoperability.settings import (
     Setting,
@@ -12,7 +14,6 @@ from keras_transformer.interoperability.settings import (
     token_id,
 )
 from keras_transformer.interoperability.vocabulary import (
-    LoadedTokenizer,
     seq2seq_settings,
     seq2seq_vocabulary,
 )
@@ -127,8 +128,8 @@ class Bart(Family):
         positions = LearnedPositionalEncoding(config["max_position_embeddings"])
         return {**super().arguments(config), "positions": positions}
 
-    def vocabulary(self, config: Config, tokenizer: LoadedTokenizer | None) -> Config:
-        return seq2seq_vocabulary(config, tokenizer)
+    def vocabulary(self, config: Config, tokenizers: Any) -> Config:
+        return seq2seq_vocabulary(config, tokenizers)
 
     def vocabulary_settings(self, model: Seq2Seq) -> Config:
         return seq2seq_settings(model)

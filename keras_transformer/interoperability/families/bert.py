@@ -13,7 +13,6 @@ from keras_transformer.interoperability.settings import (
     token_id,
 )
 from keras_transformer.interoperability.vocabulary import (
-    LoadedTokenizer,
     encoder_settings,
     encoder_vocabulary,
 )
@@ -50,7 +49,7 @@ class Bert(Family):
         "hidden_dropout_prob": rate(0.1, "dropout"),
         "attention_probs_dropout_prob": rate(0.1, "attention_options.dropout"),
         "max_position_embeddings": size(512),
-        "type_vocab_size": size(2, "num_segments"),
+        "type_vocab_size": size(2, "num_segments", least=0),
         "layer_norm_eps": epsilon(1e-12),
         "pad_token_id": token_id(0),
         "is_decoder": fixed(False),
@@ -72,6 +71,7 @@ class Bert(Family):
     }
     prefix = "bert."
     unused = r"(bert\.)?embeddings\.position_ids"
+    heads = r"(cls|classifier|qa_outputs)\..*"
     first_position = 0
 
     def arguments(self, config: Config) -> Config:
@@ -88,8 +88,8 @@ class Bert(Family):
         length += self.first_position
         return {**super().config(design), "max_position_embeddings": length}
 
-    def vocabulary(self, config: Config, tokenizer: LoadedTokenizer | None) -> Config:
-        return encoder_vocabulary(config, tokenizer)
+    def vocabulary(self, config: Config, tokenizers: Any) -> Config:
+        return encoder_vocabulary(config, tokenizers)
 
     def vocabulary_settings(self, model: Any) -> Config:
         return encoder_settings(model)
@@ -109,6 +109,7 @@ class Roberta(Bert):
     }
     prefix = "roberta."
     unused = r"(roberta\.)?embeddings\.position_ids"
+    heads = r"(lm_head|classifier|qa_outputs)\..*"
     # The first position has the number 2, that of the padding plus 1.
     first_position = 2
     first_rows = {"embeddings.position_embeddings": 2}
@@ -154,6 +155,7 @@ class DistilBert(Bert):
     }
     prefix = "distilbert."
     unused = r"(distilbert\.)?embeddings\.position_ids"
+    heads = r"(vocab_\w+|pre_classifier|classifier|qa_outputs)\..*"
 
     def options_of_tensors(self, names: Collection[str]) -> Config:
         return {}

@@ -21,6 +21,8 @@ from keras_transformer.interoperability.settings import (
 from keras_transformer.models import CausalLM
 from keras_transformer.types import Config
 
+OPTIONAL = size(None).check
+
 
 def _settings(**settings: Setting) -> dict[str, Setting]:
     """Returns the settings of a family, from those that all of them have."""
@@ -119,9 +121,7 @@ class Mistral(Llama):
         intermediate_size=size(14336, "intermediate_dim"),
         num_key_value_heads=size(8, "attention_options.num_key_value_heads"),
         max_position_embeddings=size(131072, "max_length"),
-        sliding_window=Setting(
-            4096, "attention_options.sliding_window", size(None).check
-        ),
+        sliding_window=Setting(4096, "attention_options.sliding_window", OPTIONAL),
         bos_token_id=token_id(1),
         eos_token_id=token_id(2),
     )
@@ -138,8 +138,8 @@ class Qwen2(Llama):
         num_key_value_heads=size(32, "attention_options.num_key_value_heads"),
         max_position_embeddings=size(32768, "max_length"),
         use_sliding_window=flag(False),
-        sliding_window=Setting(4096, None, size(None).check),
-        max_window_layers=Setting(28, None, size(28).check),
+        sliding_window=Setting(4096, None, OPTIONAL),
+        max_window_layers=size(28, least=0),
         layer_types=Setting(None, None, lambda **value: None),
     )
     design = {**Llama.design, "attention_options": {"use_bias": ["query", "key", "value"]}}

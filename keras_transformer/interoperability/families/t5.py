@@ -16,7 +16,6 @@ from keras_transformer.interoperability.settings import (
     token_id,
 )
 from keras_transformer.interoperability.vocabulary import (
-    LoadedTokenizer,
     seq2seq_settings,
     seq2seq_vocabulary,
 )
@@ -138,13 +137,14 @@ class T5(Family):
         network = {**arguments["feed_forward_options"], "gated": gated}
         return {
             **arguments,
+            "tie_embeddings": "all" if config["tie_word_embeddings"] else "inputs",
             "activation": name,
             "feed_forward_options": network,
             "positions": positions,
         }
 
     def options_of_tensors(self, names: Collection[str]) -> Config:
-        return {"tie_embeddings": "inputs" if "lm_head.weight" in names else "all"}
+        return {} if "lm_head.weight" in names else {"tie_embeddings": "all"}
 
     def config(self, design: Config) -> Config:
         config = super().config(design)
@@ -178,8 +178,8 @@ class T5(Family):
             return parameter._replace(scale=config["d_model"] ** -0.5)
         return parameter
 
-    def vocabulary(self, config: Config, tokenizer: LoadedTokenizer | None) -> Config:
-        return seq2seq_vocabulary(config, tokenizer)
+    def vocabulary(self, config: Config, tokenizers: Any) -> Config:
+        return seq2seq_vocabulary(config, tokenizers)
 
     def vocabulary_settings(self, model: Seq2Seq) -> Config:
         return seq2seq_settings(model)
