@@ -16,6 +16,7 @@ from keras_transformer.export.marian_format import (
 )
 from keras_transformer.export.model_support import (
     check_encoder_decoder,
+    require_no_pattern,
     require_supported,
     tokenizers_of,
 )
@@ -143,8 +144,11 @@ def _check_architecture(model: Seq2Seq) -> None:
     require(known, "activation", name, f"one of {', '.join(map(repr, ACTIVATIONS))}")
     require(not feed_forward.gated, "gated", feed_forward.gated, "`False`")
     for layer in (attention, feed_forward):
-        require(layer.use_bias, "use_bias", layer.use_bias, "`True`")
-    require(attention.pattern is None, "pattern", attention.pattern, "`None`")
+        has_biases = layer.use_bias is True
+        require(has_biases, "use_bias", layer.use_bias, "`True`")
+    kind = attention.query_key_normalization
+    require(kind is None, "query_key_normalization", kind, "`None`")
+    require_no_pattern("marian", model)
     require(not attention.use_gate, "use_gate", attention.use_gate, "`False`")
     heads = attention.num_key_value_heads
     require(heads == model.num_heads, "num_key_value_heads", heads, "`num_heads`")
@@ -160,6 +164,7 @@ def _has_marian_positions(model: Seq2Seq) -> bool:
     return type(positions) is PositionalEncoding and (
         positions.interleaved == expected.interleaved
         and positions.max_wavelength == expected.max_wavelength
+        and positions.offset == expected.offset
     )
 
 

@@ -130,13 +130,26 @@ def test_the_folder_is_complete_or_absent(model_of, tmp_path, monkeypatch):
 
 REFUSED = {
     "positions": ({"positions": PositionalEncoding()}, "`PositionalEncoding(interl"),
+    "positions with an offset": (
+        {"positions": PositionalEncoding(interleaved=False, offset=2)},
+        "`PositionalEncoding(interl",
+    ),
     "normalize_first": ({"normalize_first": True}, "`False`"),
     "normalization": ({"residual_options": {"normalization": "rms"}}, "'layer'"),
     "layer_norm_epsilon": ({"layer_norm_epsilon": 1e-6}, "1e-05"),
     "activation": ({"activation": "elu"}, "one of 'gelu', 'relu'"),
     "gated": ({"feed_forward_options": {"gated": True}}, "`False`"),
     "use_bias": ({"attention_options": {"use_bias": False}}, "`True`"),
+    "use_bias of some": (
+        {"attention_options": {"use_bias": ["query", "key", "value"]}},
+        "`True`",
+    ),
     "pattern": ({"attention_options": {"pattern": LocalWindow(1)}}, "`None`"),
+    "sliding_window": ({"attention_options": {"sliding_window": 2}}, "`None`"),
+    "query_key_normalization": (
+        {"attention_options": {"query_key_normalization": "layer"}},
+        "`None`",
+    ),
     "use_gate": ({"attention_options": {"use_gate": True}}, "`False`"),
     "num_key_value_heads": (
         {"attention_options": {"num_key_value_heads": 1}},
