@@ -128,6 +128,16 @@ DESIGNS = {
     },
 }
 
+# Designs that `load_ctranslate2` does not read.
+WRITTEN_DESIGNS = {
+    "linear scaling": lambda: {
+        "hidden_dim": 18,
+        "positions": RotaryEmbedding(100, {"type": "linear", "factor": 3.0}),
+        "attention_options": {"use_bias": ["query", "output"]},
+    },
+    "offset": lambda: {"positions": PositionalEncoding(36, False, offset=2)},
+}
+
 # Decoder-only models.
 
 LETTERS = CharacterTokenizer([*SPECIAL, *"abcdef"])
@@ -175,5 +185,27 @@ CAUSAL_DESIGNS = {
         "attention_options": {"num_key_value_heads": 1, "key_dim": 5},
         "normalize_embeddings": True,
         "add_start_token": True,
+    },
+}
+
+# Designs that `load_ctranslate2` does not read.
+CAUSAL_WRITTEN_DESIGNS = {
+    "qwen 3": lambda: {
+        "positions": RotaryEmbedding(100),
+        "attention_options": {
+            "key_dim": 10,
+            "num_key_value_heads": 1,
+            "query_key_normalization": "rms",
+            "use_bias": ["key"],
+        },
+        "layer_norm_epsilon": 0.1,
+        "residual_options": {"normalization": "rms"},
+    },
+    "layer normalization of heads": lambda: {
+        "attention_options": {"query_key_normalization": "layer"},
+    },
+    "gpt-neox": lambda: {
+        "positions": RotaryEmbedding(100, {"type": "linear", "factor": 3.0}, 4),
+        "attention_options": {"key_dim": 10, "use_bias": ["query", "key", "value"]},
     },
 }

@@ -87,10 +87,12 @@ def export_ctranslate2(
     without the end token.
 
     The supported architectures are pre-norm and post-norm, layer and RMS normalization,
-    gated feed-forward networks, grouped-query attention, sinusoidal, learned and rotary
-    positions, relative position bias, and all ways to tie embeddings. Position
-    encodings are written as a table. The table of the source has `max_source_length`
-    positions, or 2,048 without a limit. CTranslate2 raises an error for longer inputs.
+    gated feed-forward networks, grouped-query attention, biases of any projections,
+    sinusoidal, learned and rotary positions, linear scaling of rotary positions,
+    relative position bias, and all ways to tie embeddings; for a decoder-only
+    Transformer, also normalised queries and keys. Position encodings are written as a
+    table. The table of the source has `max_source_length` positions, or 2,048 without a
+    limit. CTranslate2 raises an error for longer inputs.
 
     CTranslate2 computes the logits of the model, up to rounding. The file
     `keras_transformer.json` records the tokenizers, the limits of the lengths, and the

@@ -7,13 +7,14 @@ from typing import TypeAlias
 import keras
 import numpy as np
 from ctranslate2.specs import transformer_spec
-from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec
+from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec, RotaryScalingType
 from ctranslate2.specs.common_spec import Activation, LayerNormSpec, LinearSpec
 from keras import ops
 
 from keras_transformer.export.model_support import (
     Transformer,
     embedding_vocabulary,
+    require_no_pattern,
     require_supported,
     tokenizers_of,
 )
@@ -124,7 +125,8 @@ def _check_architecture(model: Transformer) -> None:
     block = model.decoder.blocks[0]
     attention, residuals = block.self_attention, _residuals(model)
     _check_positions(model)
-    _require(attention.pattern is None, "pattern", attention.pattern, "`None`")
+    require_no_pattern("ctranslate2", model)
+    _check_query_key_normalization(model, attention)
     _require(not attention.use_gate, "use_gate", attention.use_gate, "`False`")
     same_width = attention.value_dim == attention.key_dim
     _require(same_width, "value_dim", attention.value_dim, "`key_dim`")
@@ -146,6 +148,20 @@ def _check_architecture(model: Transformer) -> None:
     _require(dtype == "float32", "dtype", dtype, "'float32'")
 
 
+def _check_query_key_normalization(
+    model: Transformer, attention: MultiHeadAttention
+) -> None:
+    kind, epsilon = attention.query_key_normalization, attention.layer_norm_epsilon
+    if kind is None:
+        return
+    expected = "`None` in a model with cross-attention"
+    is_supported = isinstance(model, CausalLM)
+    _require(is_supported, "query_key_normalization", kind, expected)
+    is_same = epsilon == model.layer_norm_epsilon
+    expected = "the same in the model and `attention_options`"
+    _require(is_same, "layer_norm_epsilon", epsilon, expected)
+
+
 def _check_positions(model: Transformer) -> None:
     schemes: tuple[type[PositionScheme], ...] = DECODER_SCHEMES_IN_ATTENTION
     if isinstance(model, Seq2Seq):
@@ -160,6 +176,10 @@ def _check_positions(model: Transformer) -> None:
         names = ", ".join(f"`{known.__name__}`" for known in schemes)
         name = type(scheme).__name__
         _require(supported, "positions", name, f"an encoding, {names}")
+        if isinstance(scheme, RotaryEmbedding) and scheme.scaling is not None:
+            # CTranslate2 4.8 does not apply the factor of the type "llama3".
+            kind = scheme.scaling["type"]
+            _require(kind == "linear", "scaling", kind, "`None` or of type 'linear'")
         if isinstance(scheme, AlibiBias):
             is_same = scheme.max_bias == ALIBI_MAX_BIAS
             _require(is_same, "max_bias", scheme.max_bias, str(ALIBI_MAX_BIAS))
@@ -186,12 +206,16 @@ def _architecture_options(
         "rms_norm": block.feed_forward_residual.normalization == "rms",
         "activation": ACTIVATIONS[block.feed_forward.activation],
         "ffn_glu": block.feed_forward.gated,
+        "qk_norm": attention.query_norm is not None,
         "layernorm_embedding": model.normalize_embeddings,
     }
     if isinstance(positions, RotaryEmbedding):
-        options["rotary_dim"] = attention.key_dim
+        options["rotary_dim"] = positions.rotary_dim or attention.key_dim
         options["rotary_interleave"] = False
         options["rotary_base"] = positions.max_wavelength
+        if positions.scaling is not None:
+            options["rotary_scaling_type"] = RotaryScalingType.Linear
+            options["rotary_scaling_factor"] = positions.scaling["factor"]
     if isinstance(positions, AlibiBias):
         options["alibi"] = True
     if isinstance(positions, RelativePositionBias):
@@ -287,6 +311,7 @@ def _set_self_attention(
     width = attention.query_dense.kernel.shape[0]
     _set_linear(spec.linear[0], width, *projections)
     _set_attention_output(spec.linear[1], attention)
+    _set_query_key_norms(spec, attention)
 
 
 def _set_relative_bias(
@@ -319,6 +344,19 @@ def _set_attention_output(spec: LinearSpec, attention: MultiHeadAttention) -> No
     _set_linear(spec, width, attention.output_dense)
 
 
+def _set_query_key_norms(
+    spec: MultiHeadAttentionSpec, attention: MultiHeadAttention
+) -> None:
+    if attention.query_key_normalization == "layer":
+        spec.q_norm, spec.k_norm = LayerNormSpec(), LayerNormSpec()
+    for name, norm in (
+        ("q_norm", attention.query_norm),
+        ("k_norm", attention.key_norm),
+    ):
+        if norm is not None:
+            _set_norm(getattr(spec, name), norm)
+
+
 def _set_feed_forward(
     spec: transformer_spec.FeedForwardSpec, feed_forward: FeedForward
 ) -> None:
@@ -335,8 +373,13 @@ def _set_linear(spec: LinearSpec, width: int, *layers: keras.layers.Layer) -> No
     """Joins the kernels of layers of one input to a matrix `(outputs, width)`."""
     kernels = [_array(layer.kernel).reshape(width, -1) for layer in layers]
     spec.weight = np.concatenate(kernels, axis=1).T
-    if layers[0].bias is not None:
-        biases = [_array(layer.bias).reshape(-1) for layer in layers]
+    if any(layer.bias is not None for layer in layers):
+        biases = [
+            np.zeros(kernel.shape[1], "float32")
+            if layer.bias is None
+            else _array(layer.bias).reshape(-1)
+            for layer, kernel in zip(layers, kernels, strict=True)
+        ]
         spec.bias = np.concatenate(biases)
 
 

@@ -51,6 +51,15 @@ def require_supported(
         )
 
 
+def require_no_pattern(format: str, model: Transformer) -> None:
+    """Raises `ValueError` if the self-attention of a block has a pattern."""
+    for name in ("pattern", "sliding_window"):
+        value = model.attention_options.get(name)
+        each = value if isinstance(value, list | tuple) else [value]
+        supported = all(item is None for item in each)
+        require_supported(format, supported, name, value, "`None`")
+
+
 def _check_token_ids(model: GenerativeModel, format: str) -> None:
     """Raises `ValueError` if the sources of a model are arrays."""
     if model.source_spec is not None:

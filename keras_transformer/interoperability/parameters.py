@@ -43,6 +43,12 @@ class Parameter(NamedTuple):
         rows, *others = self.shape
         return (self.first_row + (self.rows or rows), *others)
 
+    @property
+    def itemsize(self) -> int:
+        """The number of bytes of a value."""
+        dtype = keras.backend.standardize_dtype(self.variables[0].dtype)
+        return int(dtype[-2:]) // 8  # such as float32
+
     def assign(self, tensor: np.ndarray) -> None:
         """Sets the variables; rows that the tensor does not have become 0."""
         tensor = tensor[self.first_row :]

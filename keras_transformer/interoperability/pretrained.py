@@ -1,5 +1,6 @@
 """Reads and writes folders in the form of Hugging Face's transformers."""
 
+import math
 import os
 import pathlib
 import re
@@ -83,12 +84,12 @@ def load_pretrained(
     config = family.complete(raw)
     tokenizers = family.read_tokenizers(path, config)
     arguments = {**family.arguments(config), **family.vocabulary(config, tokenizers)}
-    with open_checkpoint(path) as tensors:
-        family.check_tensors(config, tensors)
-        arguments |= family.options_of_tensors(tensors.names)
-        _check_sizes(arguments, tensors, config["vocab_size"])
-        model = family.model_class(**arguments, dtype=dtype)
-        _assign(model, family, config, tensors)
+    tensors = open_checkpoint(path)
+    family.check_tensors(config, tensors)
+    arguments |= family.options_of_tensors(tensors.names)
+    _check_sizes(arguments, tensors, config["vocab_size"])
+    model = family.model_class(**arguments, dtype=dtype)
+    _assign(model, family, config, tensors)
     return model
 
 
@@ -107,8 +108,7 @@ def _check_sizes(arguments: Config, tensors: Tensors, rows: int) -> None:
     `rows` is the number of tokens of the file.
     """
     shapes = [tensors.info(name).shape for name in tensors.names]
-    # A list of Python, as a shape can be of any size.
-    sizes = file_checks.Sizes(sum(map(_product, shapes)), len(shapes))
+    sizes = file_checks.Sizes(sum(map(math.prod, shapes)), len(shapes))
     config = {
         name: keras.saving.serialize_keras_object(value)
         if isinstance(value, keras.layers.Layer)
@@ -121,13 +121,6 @@ def _check_sizes(arguments: Config, tensors: Tensors, rows: int) -> None:
         file_checks.check_weights(config, sizes)
     except ValueError as error:
         raise ValueError(f"{tensors.path} must have all weights: {error}.") from error
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
 
 
 def _assign(model: Any, family: Family, config: Config, tensors: Tensors) -> None:
@@ -280,8 +273,7 @@ def _write_weights(
     shards: list[list[Any]] = [[]]
     total = size = 0
     for parameter in family.parameters(model, family.complete(config)):
-        itemsize = parameter.variables[0].value.dtype.itemsize
-        num_bytes = _product(parameter.stored_shape) * itemsize
+        num_bytes = math.prod(parameter.stored_shape) * parameter.itemsize
         if shards[-1] and size + num_bytes > most:
             shards.append([])
             size = 0

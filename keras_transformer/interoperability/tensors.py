@@ -1,6 +1,5 @@
 """Tensors of a checkpoint by name, for any format of the file, and what they hold."""
 
-import contextlib
 import pathlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +54,8 @@ class Tensors(ABC):
 
     def read(self, names: Sequence[str], shape: tuple[int, ...]) -> np.ndarray:
         """Reads the first tensor of `names` that exists, as float32; see `find`."""
-        return np.asarray(self.array(self.find(names, shape))).astype("float32")
+        found = np.asarray(self.array(self.find(names, shape)))
+        return found.astype("float32", copy=False)
 
     def find(self, names: Sequence[str], shape: tuple[int, ...]) -> str:
         """Returns the first of `names` that exists.
@@ -96,9 +96,9 @@ class ArrayTensors(Tensors):
 class PyTorchTensors(Tensors):
     """The tensors of a file of PyTorch, each converted to float32 when it is read."""
 
-    def __init__(self, path: pathlib.Path, tensors: Mapping[str, Any]):
-        super().__init__(path, set(tensors))
-        self._tensors = tensors
+    def __init__(self, path: pathlib.Path):
+        self._tensors = read_pytorch_file(path)
+        super().__init__(path, set(self._tensors))
 
     def info(self, name: str) -> TensorInfo:
         tensor = self._tensors[name]
@@ -110,36 +110,43 @@ class PyTorchTensors(Tensors):
 
 
 class SafeTensors(Tensors):
-    """The tensors of a safetensors file, read one at a time."""
+    """The tensors of a safetensors file.
 
-    def __init__(self, path: pathlib.Path, file: "safe_open"):
-        super().__init__(path, set(file.keys()))
-        self._file = file
+    The file is mapped into memory while a tensor is read, and not in between, so that
+    memory contains one tensor at a time. Raises `ValueError` if the file is damaged.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        require_extra("hub", f"{path}")
+        with _open_safetensors(path) as file:
+            self._info = {
+                name: _tensor_info(file.get_slice(name)) for name in file.keys()
+            }
+        super().__init__(path, set(self._info))
 
     def info(self, name: str) -> TensorInfo:
-        found = self._file.get_slice(name)
-        return TensorInfo(tuple(found.get_shape()), found.get_dtype())
+        return self._info[name]
 
     def array(self, name: str) -> np.ndarray:
-        return self._file.get_tensor(name)
+        with _open_safetensors(self.path) as file:
+            return file.get_tensor(name)
 
 
-@contextlib.contextmanager
-def open_safetensors(path: pathlib.Path) -> Iterator[SafeTensors]:
-    """Opens a safetensors file, or raises `ValueError` if it is damaged."""
-    require_extra("hub", f"{path}")
+def _open_safetensors(path: pathlib.Path) -> "safe_open":
     import ml_dtypes  # noqa: F401 (registers bfloat16 with NumPy)
     import safetensors
 
     try:
-        file = safetensors.safe_open(path, framework="numpy")
+        return safetensors.safe_open(path, framework="numpy")
     except safetensors.SafetensorError as error:
         raise ValueError(
             f"{path} must be a safetensors file; it is another file or damaged "
             f"({error})."
         ) from error
-    with file:
-        yield SafeTensors(path, file)
+
+
+def _tensor_info(part: Any) -> TensorInfo:
+    return TensorInfo(tuple(part.get_shape()), part.get_dtype())
 
 
 class ShardedTensors(Tensors):
@@ -162,25 +169,18 @@ def checkpoint_files(name: str) -> tuple[str, ...]:
     return (name, INDEX.format(name), SHARDS.format(path.stem, path.suffix))
 
 
-@contextlib.contextmanager
-def open_checkpoint(folder: pathlib.Path) -> Iterator[Tensors]:
+def open_checkpoint(folder: pathlib.Path) -> Tensors:
     """Opens the weights of a folder: safetensors if there are any, one file or several.
 
     Raises `FileNotFoundError` if there are none, and `ValueError` for a damaged file.
     """
-    for name in (WEIGHTS_FILE, PICKLED_WEIGHTS):
-        open_file = open_safetensors if name == WEIGHTS_FILE else _open_pytorch_file
+    kinds = {WEIGHTS_FILE: SafeTensors, PICKLED_WEIGHTS: PyTorchTensors}
+    for name, kind in kinds.items():
         index = folder / INDEX.format(name)
         if (folder / name).is_file():
-            with open_file(folder / name) as tensors:
-                yield tensors
-            return
+            return kind(folder / name)
         if index.is_file():
-            files = _files_of_index(index)
-            with contextlib.ExitStack() as stack:
-                shards = [stack.enter_context(open_file(file)) for file in files]
-                yield ShardedTensors(index, shards)
-            return
+            return ShardedTensors(index, [*map(kind, _files_of_index(index))])
     raise FileNotFoundError(
         f"`folder` must have the file {WEIGHTS_FILE} or {PICKLED_WEIGHTS}; there is "
         f"none in {folder}."
@@ -197,11 +197,6 @@ def _files_of_index(index: pathlib.Path) -> list[pathlib.Path]:
             "files beside it; it does not."
         )
     return [checked_file(index.parent / name) for name in sorted(set(names))]
-
-
-@contextlib.contextmanager
-def _open_pytorch_file(path: pathlib.Path) -> Iterator[Tensors]:
-    yield PyTorchTensors(path, read_pytorch_file(path))
 
 
 def padded_rows(weight: np.ndarray, count: int) -> np.ndarray:

@@ -39,6 +39,7 @@ class DecoderStack(Stack):
         attention_options: dictionary of further arguments of each
             `MultiHeadAttention`, such as `num_key_value_heads` or a separate
             `dropout`. `pattern` and `sliding_window` apply to self-attention only.
+            `sliding_window` may be a list with an int or `None` for each block.
         feed_forward_options: dictionary of further arguments of each
             `FeedForward`, such as `gated` or a separate `dropout`.
         residual_options: dictionary of further arguments of each `Residual`, such
@@ -98,7 +99,8 @@ class DecoderStack(Stack):
 
     Raises:
         ValueError: if an argument is out of range, `num_heads` does not divide
-            `hidden_dim`, or `encoder_sequence` or a cache does not match the way the
+            `hidden_dim`, `sliding_window` has another number of entries than there are
+            blocks, or `encoder_sequence` or a cache does not match the way the
             stack was built.
 
     Example:

@@ -32,6 +32,7 @@ class EncoderStack(Stack):
         attention_options: dictionary of further arguments of each
             `MultiHeadAttention`, such as `num_key_value_heads` or a separate
             `dropout`. `pattern` and `sliding_window` apply to self-attention only.
+            `sliding_window` may be a list with an int or `None` for each block.
         feed_forward_options: dictionary of further arguments of each
             `FeedForward`, such as `gated` or a separate `dropout`.
         residual_options: dictionary of further arguments of each `Residual`, such
@@ -64,8 +65,9 @@ class EncoderStack(Stack):
         `(batch, num_heads, length, length)`.
 
     Raises:
-        ValueError: if an argument is out of range or `num_heads` does not divide
-            `hidden_dim`.
+        ValueError: if an argument is out of range, `num_heads` does not divide
+            `hidden_dim`, or `sliding_window` has another number of entries than there
+            are blocks.
 
     Example:
 

@@ -130,7 +130,7 @@ class CausalLM(TransformerModel):
             follows the embeddings and their positions, as in BLOOM.
         attention_options: dictionary of further arguments of each
             `MultiHeadAttention`, such as `num_key_value_heads`, `pattern` or
-            `sliding_window`.
+            `sliding_window`, which may be a list with an int or `None` for each block.
         feed_forward_options: dictionary of further arguments of each
             `FeedForward`, such as `gated` or a separate `dropout`.
         residual_options: dictionary of further arguments of each `Residual`, such

@@ -128,6 +128,7 @@ class Seq2Seq(TransformerModel):
         attention_options: dictionary of further arguments of each
             `MultiHeadAttention`, such as `num_key_value_heads` or a separate
             `dropout`. `pattern` and `sliding_window` apply to self-attention only.
+            `sliding_window` may be a list with an int or `None` for each block.
         feed_forward_options: dictionary of further arguments of each
             `FeedForward`, such as `gated` or a separate `dropout`.
         residual_options: dictionary of further arguments of each `Residual`, such

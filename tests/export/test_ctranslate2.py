@@ -9,6 +9,7 @@ from ctranslate2_designs import (
     SOURCE,
     SPECIAL,
     TARGET,
+    WRITTEN_DESIGNS,
     log_probabilities,
     model_of,
 )
@@ -69,9 +70,9 @@ def translator(folder):
 # The outputs of the model.
 
 
-@pytest.mark.parametrize("name", DESIGNS)
+@pytest.mark.parametrize("name", [*DESIGNS, *WRITTEN_DESIGNS])
 def test_every_design_has_the_log_probabilities_of_the_model(name, tmp_path):
-    model = model_of(**DESIGNS[name]())
+    model = model_of(**{**DESIGNS, **WRITTEN_DESIGNS}[name]())
     exporting._write(model, tmp_path / "1", None)
     translator = ctranslate2.Translator(str(tmp_path / "1"), intra_threads=1)
     rng = np.random.default_rng(3)
@@ -270,6 +271,14 @@ REFUSED = {
         "an encoding, `RotaryEmbedding`, .*'AlibiBias'`. Use `format",
     ),
     "pattern": ({"attention_options": {"pattern": LocalWindow(1)}}, "`None`"),
+    "sliding_window": (
+        {"attention_options": {"sliding_window": 3}},
+        "`None` .*`sliding_window=3`",
+    ),
+    "query_key_normalization": (
+        {"attention_options": {"query_key_normalization": "rms"}},
+        "`None` in a model with cross-attention for CTranslate2; .*'rms'",
+    ),
     "use_gate": ({"attention_options": {"use_gate": True}}, "`False`"),
     "activation": ({"activation": "elu"}, "one of 'relu', 'gelu', .*'elu'"),
     "normalization": (

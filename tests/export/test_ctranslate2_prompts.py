@@ -6,7 +6,7 @@ import ctranslate2
 import numpy as np
 import pytest
 import sentencepiece
-from ctranslate2_designs import CAUSAL_DESIGNS, LETTERS
+from ctranslate2_designs import CAUSAL_DESIGNS, CAUSAL_WRITTEN_DESIGNS, LETTERS
 from ctranslate2_designs import causal_model_of as model_of
 from ctranslate2_designs import model_of as encoder_decoder
 from gpt2_folders import random_model, write_tokenizer
@@ -18,6 +18,7 @@ from keras_transformer.interoperability import load_ctranslate2, load_pretrained
 from keras_transformer.layers import (
     AlibiBias,
     PositionScheme,
+    RotaryEmbedding,
 )
 from keras_transformer.text import SentencePieceTokenizer
 
@@ -110,9 +111,9 @@ def test_beams_have_the_scores_of_the_model(gpt2, generator):
 # Other designs.
 
 
-@pytest.mark.parametrize("name", CAUSAL_DESIGNS)
+@pytest.mark.parametrize("name", [*CAUSAL_DESIGNS, *CAUSAL_WRITTEN_DESIGNS])
 def test_every_design_has_the_outputs_of_the_model(name, tmp_path):
-    model = model_of(**CAUSAL_DESIGNS[name]())
+    model = model_of(**{**CAUSAL_DESIGNS, **CAUSAL_WRITTEN_DESIGNS}[name]())
     exporting._write(model, tmp_path / "1", None)
     generator = ctranslate2.Generator(str(tmp_path / "1"), intra_threads=1)
     found, _ = generate(generator, LETTERS, PROMPTS, max_length=5)
@@ -209,6 +210,7 @@ class OtherScheme(PositionScheme):
     """No scheme of the library."""
 
 
+YARN = {"type": "yarn", "factor": 2.0, "original_max_length": 7}
 # More of them are in `test_ctranslate2.py`.
 REFUSED = {
     "max_bias": ({"positions": AlibiBias(max_bias=4)}, "8"),
@@ -217,6 +219,20 @@ REFUSED = {
         "an encoding, `RotaryEmbedding`, `RelativePositionBias`, `AlibiBias` .*Use",
     ),
     "value_dim": ({"attention_options": {"value_dim": 5}}, "`key_dim`"),
+    "sliding_window": (
+        {"attention_options": {"sliding_window": [None, 3]}},
+        r"`None` for CTranslate2; received `sliding_window=\[None, 3\]`",
+    ),
+    "scaling": ({"positions": RotaryEmbedding(scaling=YARN)}, "`None` or of .*'yarn'"),
+    "layer_norm_epsilon": (
+        {
+            "attention_options": {
+                "query_key_normalization": "rms",
+                "layer_norm_epsilon": 0.1,
+            }
+        },
+        "the same in the model and `attention_options`",
+    ),
 }
 
 

@@ -19,6 +19,8 @@ GREEDY = GreedySearch()
 SIZES = {"num_layers": 2, "hidden_dim": 16, "intermediate_dim": 7, "num_heads": 4}
 TEXTS = ["the dog", "", "the cat sat on the mat on the log"]
 LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"abcdef"])
+# It does not act within `max_length`: beyond it, `score` is not the sum of steps.
+DYNAMIC = {"type": "dynamic", "factor": 2.0, "original_max_length": 31}
 PROMPTS = [[4, 5, 6], [7], [4, 8, 8, 5, 7, 9, 4]]
 
 
@@ -36,9 +38,13 @@ def model():
     lines = ["the cat sat on the mat", "the dog sat on the log"]
     return model_of(
         tokenizer=SentencePieceTokenizer.train(lines=lines, vocabulary_size=30),
-        positions=RotaryEmbedding(),
+        positions=RotaryEmbedding(scaling=DYNAMIC),
         activation="silu",
-        attention_options={"num_key_value_heads": 2},
+        attention_options={
+            "num_key_value_heads": 2,
+            "query_key_normalization": "rms",
+            "use_bias": ["value"],
+        },
         feed_forward_options={"gated": True},
         residual_options={"normalization": "rms"},
         max_length=31,
@@ -74,7 +80,11 @@ def test_learned_positions_and_token_ids(tmp_path):
         activation="gelu_new",
         scale_embeddings=False,
         add_start_token=True,
-        attention_options={"num_key_value_heads": 1, "sliding_window": 3},
+        attention_options={
+            "num_key_value_heads": 1,
+            "sliding_window": [None, 3],
+            "query_key_normalization": "layer",
+        },
     )
     texts = ["a", "a bead", ""]
     model.export(tmp_path / "1", GREEDY, format="onnx", check_texts=texts)

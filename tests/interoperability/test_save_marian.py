@@ -129,6 +129,18 @@ def test_the_folder_is_complete_or_absent(model_of, tmp_path, monkeypatch):
 
 REFUSED = {
     "positions.interleaved": ({"positions": PositionalEncoding()}, False),
+    "positions.offset": (
+        {"positions": PositionalEncoding(interleaved=False, offset=2)},
+        0,
+    ),
+    "attention_options.sliding_window": (
+        {"attention_options": {"sliding_window": 2}},
+        None,
+    ),
+    "attention_options.query_key_normalization": (
+        {"attention_options": {"query_key_normalization": "layer"}},
+        None,
+    ),
     "normalize_first": ({"normalize_first": True}, False),
     "residual_options.normalization": (
         {"residual_options": {"normalization": "rms"}},

@@ -1,3 +1,5 @@
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -244,6 +246,41 @@ class TestDesign:
         ]
         np.testing.assert_allclose(rates, [0.1, 0.1, 0.2, 0.2, 0.3, 0.3])
         assert layer.residual_options == {"stochastic_depth": 0.3}
+
+    @pytest.mark.parametrize("windows", [[None, 2], on_torch([3, 3])])
+    def test_a_window_for_each_block(self, stack_class, windows):
+        options = {"sliding_window": windows, "num_key_value_heads": 1}
+        layer = stack(stack_class, attention_options=options)
+        inputs = inputs_of(stack_class)
+        scores = layer(*inputs, return_attention_scores=True)[1]
+        places = np.arange(inputs[0].shape[1])
+        gaps = places[:, None] - places
+        for window, each in zip(windows, scores, strict=True):
+            each = each["self_attention"] if isinstance(each, dict) else each
+            seen = np.abs(gaps) < (window or len(places))
+            if stack_class is DecoderStack:
+                seen &= gaps >= 0
+                assert layer.blocks[0].cross_attention.pattern is None
+            assert ((to_numpy(each) > 0) == seen).all()
+        assert layer.has_equal_blocks() == (len({*windows}) == 1)
+        stored = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+        restored = keras.saving.deserialize_keras_object(stored)
+        assert restored.get_config() == layer.get_config()
+        assert restored.attention_options == options
+        restored.set_weights(layer.get_weights())
+        assert_close(restored(*inputs), layer(*inputs), atol=1e-6)
+
+    @pytest.mark.once("torch")
+    def test_windows_that_do_not_fit(self, stack_class):
+        options = {"sliding_window": (None, 2, 3)}
+        message = r"`sliding_window` must be .* 2 blocks; received 3 in .*\(None, 2, 3"
+        with pytest.raises(ValueError, match=message):
+            stack(stack_class, num_layers=2, attention_options=options)
+        options = {"sliding_window": [None, 0]}
+        with pytest.raises(
+            ValueError, match="`sliding_window` must be an int of at le"
+        ):
+            stack(stack_class, num_layers=2, attention_options=options)
 
     @pytest.mark.once("torch")
     def test_options_reach_every_sub_layer(self, stack_class):

@@ -40,7 +40,8 @@ class RotaryEmbedding(PositionScheme):
     - `"dynamic"`: `max_wavelength` grows with `factor` and the longest position, as
       soon as it is beyond `original_max_length`. The longest position is the maximum of
       the positions of a row in the call, padding included. A key in a cache keeps the
-      rotation of the call that has written it, as in transformers.
+      rotation of the call that has written it, as in transformers. Cached steps then
+      differ from one call on the whole sequence.
     - `"yarn"`: frequencies with more than `beta_fast` (32) rotations within
       `original_max_length` are kept, those with fewer than `beta_slow` (1) are divided
       by `factor`, and those between are interpolated; `truncate` (`True`) rounds the

@@ -10,6 +10,7 @@ from keras_transformer.export import warmup_requests
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 
+DYNAMIC = {"type": "dynamic", "factor": 2.0, "original_max_length": 5}
 PROMPTS = ["two", "", "a man sees"]
 
 
@@ -17,12 +18,17 @@ PROMPTS = ["two", "", "a man sees"]
 def model():
     tokenizer = kt.CharacterTokenizer.train(lines=["a man sees two dogs."])
     model = CausalLM(
-        num_layers=1,
+        num_layers=2,
         hidden_dim=16,
         intermediate_dim=24,
         num_heads=2,
         tokenizer=tokenizer,
-        positions=kt.RotaryEmbedding(),
+        positions=kt.RotaryEmbedding(scaling=DYNAMIC),
+        attention_options={
+            "sliding_window": [None, 3],
+            "query_key_normalization": "rms",
+            "use_bias": ["query", "key", "value"],
+        },
         max_length=16,
     )
     rng = np.random.default_rng(3)
