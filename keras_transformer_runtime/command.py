@@ -29,6 +29,7 @@ COMMANDS = {
     "evaluate": "evaluate",
     "export": "model_files",
     "import": "model_files",
+    "check-pretrained": "check_pretrained",
     "inspect": "inspect",
     "serve": "serve",
 }

@@ -3,9 +3,9 @@
 - `load_pretrained`, `save_pretrained`: folders of Hugging Face's transformers
 - `load_ctranslate2`: folders of CTranslate2, for a `Translator` or a `Generator`
 
-`keras_transformer.export` writes those of CTranslate2. Files are read as data; nothing in them
-is executed. Each function is imported at its first use, together with the packages that
-it requires.
+`keras_transformer.export` writes those of CTranslate2. Files are read as data; nothing
+in them is executed. Each function is imported at its first use, together with the
+packages that it requires.
 """
 
 from importlib import import_module

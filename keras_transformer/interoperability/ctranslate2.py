@@ -182,7 +182,7 @@ def _check_none(
 
 
 def _output_bias(arguments: Config, variables: Variables) -> bool | str:
-    """Returns whether the model has a bias, or excludes added tokens by a frozen one."""
+    """Returns whether the model has a bias; a frozen one excludes added tokens."""
     if BIAS in variables:
         return True
     size = arguments.get("target_vocabulary_size") or arguments["vocabulary_size"]

@@ -29,13 +29,18 @@ from keras_transformer.interoperability.vocabulary import (
 from keras_transformer.types import Config
 
 # Layers with a row for each token.
-TOKEN_LAYERS = {"target_embedding", "source_embedding", "output_dense", "token_embedding"}
+TOKEN_LAYERS = {
+    "target_embedding",
+    "source_embedding",
+    "output_dense",
+    "token_embedding",
+}
 
 KEY_DIM = "attention_options.key_dim"
 
 
 class Family(abc.ABC):
-    """A family of published models: settings, layers and tensors as transformers has them.
+    """A family of published models, with the names of transformers.
 
     A family is a table. The methods that a family overrides are the exceptions to it.
 
@@ -80,7 +85,7 @@ class Family(abc.ABC):
         return complete
 
     def arguments(self, config: Config) -> Config:
-        """Converts complete settings to arguments of a model, without the vocabulary."""
+        """Converts complete settings to arguments, without the vocabulary."""
         arguments = arguments_of(self.settings, config)
         for name, value in self.design.items():
             given = arguments.get(name)
@@ -98,7 +103,7 @@ class Family(abc.ABC):
         """Reads the tokenizers of a folder; `None` = it has none."""
         return None
 
-    def write_tokenizers(self, model: Any, folder: pathlib.Path) -> None:
+    def write_tokenizers(self, model: Any, folder: pathlib.Path) -> None:  # noqa: B027
         """Writes the tokenizers of a model, if it has any."""
 
     def vocabulary(self, config: Config, tokenizers: Any) -> Config:
@@ -137,7 +142,7 @@ class Family(abc.ABC):
         return self.layers
 
     def stores_transposed_kernel(self, layer: str) -> bool:
-        """Returns whether the kernel of a dense layer is stored as `(outputs, inputs)`."""
+        """Returns whether a dense kernel is stored as `(outputs, inputs)`."""
         return True
 
     def adjust(self, parameter: Parameter, layer: str, config: Config) -> Parameter:

@@ -96,7 +96,9 @@ def find_layer(model: keras.Model, path: str) -> Any:
     return found
 
 
-def layer_paths(model: keras.Model, names: LayerNames) -> Iterator[tuple[str, list[str]]]:
+def layer_paths(
+    model: keras.Model, names: LayerNames
+) -> Iterator[tuple[str, list[str]]]:
     """Yields the names of a checkpoint's layers, and the paths of the layers here."""
     for name, paths in names.items():
         paths = (paths,) if isinstance(paths, str) else paths

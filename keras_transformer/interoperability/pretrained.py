@@ -29,8 +29,8 @@ from keras_transformer.interoperability.settings import (
 from keras_transformer.interoperability.tensors import (
     INDEX,
     LOGIT_OF_ADDED_TOKENS,
-    WEIGHTS_FILE,
     PICKLED_WEIGHTS,
+    WEIGHTS_FILE,
     Tensors,
     checkpoint_files,
     open_checkpoint,
@@ -71,8 +71,7 @@ SHARD_SIZE = 5 * 10**9
 def load_pretrained(
     folder: str | os.PathLike, revision: str | None = None, dtype: Any = None
 ) -> Any:
-    """Loads a published model from a folder in the form of Hugging Face.
-    """
+    """Loads a published model from a folder in the form of Hugging Face."""
     path = find_folder(folder, FILES, revision, FALLBACKS)
     if (path / DECODER_FILE).is_file() and not (path / CONFIG).exists():
         return _load_own_marian(path, dtype)
@@ -180,8 +179,7 @@ def save_pretrained(
     model_type: str | None = None,
     max_shard_size: int = SHARD_SIZE,
 ) -> None:
-    """Writes a model as a folder that Hugging Face's transformers loads.
-    """
+    """Writes a model as a folder that Hugging Face's transformers loads."""
     require_extra("hub", "`save_pretrained`")
     check_one_of(FAMILIES, optional=True, model_type=model_type)
     check_not_quantized(model)

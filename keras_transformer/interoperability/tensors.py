@@ -2,7 +2,7 @@
 
 import pathlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -120,7 +120,7 @@ class SafeTensors(Tensors):
         require_extra("hub", f"{path}")
         with _open_safetensors(path) as file:
             self._info = {
-                name: _tensor_info(file.get_slice(name)) for name in file.keys()
+                name: _tensor_info(file.get_slice(name)) for name in sorted(file.keys())
             }
         super().__init__(path, set(self._info))
 

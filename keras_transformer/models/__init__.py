@@ -1,4 +1,4 @@
-"""Models: `Seq2Seq`, `CausalLM`, `TextEncoder`, `Ensemble`, their base class and named sizes."""
+"""Models: `Seq2Seq`, `CausalLM`, `TextEncoder`, `Ensemble`; and named sizes."""
 
 from keras_transformer.models.causal_lm import CausalLM
 from keras_transformer.models.ensemble import Ensemble

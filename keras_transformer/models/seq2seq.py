@@ -105,8 +105,8 @@ class Seq2Seq(TransformerModel):
         target_vocabulary_size: int, size of a separate vocabulary of the target.
         tie_embeddings: the matrices that share their weights: `"all"` (source
             embedding, target embedding, output), `"inputs"` (both embeddings),
-            `"target"` (target embedding and output) or `"none"`. `None` = `"all"` with a shared vocabulary,
-            `"target"` with two.
+            `"target"` (target embedding and output) or `"none"`. `None` = `"all"` with
+            a shared vocabulary, `"target"` with two.
         scale_embeddings: bool, whether token embeddings are multiplied by √hidden_dim,
             as in the paper.
         output_bias: whether the logits have a bias: bool, or `"frozen"` for a bias that

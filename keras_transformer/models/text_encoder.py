@@ -165,7 +165,9 @@ class TextEncoder(keras.Model):
         self.tokenizer = tokenizer
         sizes = find_sizes(tokenizer, tokenizer, vocabulary_size, None, None)
         self.vocabulary_size = sizes.target
-        self.pad_token_id = pad_token_id if tokenizer is None else tokenizer.pad_token_id
+        self.pad_token_id = (
+            pad_token_id if tokenizer is None else tokenizer.pad_token_id
+        )
         self.encoder = EncoderStack(
             num_layers,
             intermediate_dim=intermediate_dim,
@@ -200,13 +202,13 @@ class TextEncoder(keras.Model):
         if positions.added_to_inputs:
             self.encoding = copy_scheme(positions, self.dtype_policy)
             self.encoding.build(shape)
-        self.norm = None
+        self.norm: keras.layers.Layer | None = None
         if self.normalize_embeddings:
             kind = self.residual_options.get("normalization") or "layer"
-            self.norm = make_normalization(
-                kind, self.layer_norm_epsilon, self.dtype_policy
-            )
-            self.norm.build(shape)
+            norm = make_normalization(kind, self.layer_norm_epsilon, self.dtype_policy)
+            assert norm is not None
+            norm.build(shape)
+            self.norm = norm
         self.embedding_dropout = keras.layers.Dropout(
             self.dropout, dtype=self.dtype_policy
         )
@@ -235,26 +237,25 @@ class TextEncoder(keras.Model):
         embedding.build((None, None))
         return embedding
 
-    def call(
-        self, inputs: TokenIds | Segments, training: bool | None = None
-    ) -> Tensor:
-        segment_ids = None
-        if isinstance(inputs, Mapping):
-            inputs, segment_ids = inputs["token_ids"], inputs.get("segment_ids")
-        x = self.token_embedding(inputs)
+    def call(self, inputs: TokenIds | Segments, training: bool | None = None) -> Tensor:
+        token_ids, segment_ids = _parse(inputs)
+        x = self.token_embedding(token_ids)
         if self.scale_embeddings:
             x = x * self.hidden_dim**0.5
         if self.segment_embedding is not None:
             if segment_ids is None:
-                segment_ids = ops.zeros_like(inputs)
+                segment_ids = ops.zeros_like(token_ids)
             x = x + self.segment_embedding(segment_ids)
         if self.encoding is not None:
             x = self.encoding(x)
         if self.norm is not None:
             x = self.norm(x)
         x = self.embedding_dropout(x, training=training)
-        mask = padding_mask(inputs, self.pad_token_id)
+        mask = padding_mask(token_ids, self.pad_token_id)
         return self.encoder(x, padding_mask=mask, training=training)
+
+    def compute_output_shape(self, inputs_shape: Any) -> tuple[int | None, ...]:
+        return (*_parse(inputs_shape)[0], self.hidden_dim)
 
     def pool(self, encoded: Tensor) -> Tensor:
         """Applies the pooler to the vector of the first token.
@@ -270,8 +271,8 @@ class TextEncoder(keras.Model):
         """
         if self.pooler is None:
             raise ValueError(
-                "`pool` requires a model with a pooler; received a call on a model with "
-                "`use_pooler=False`."
+                "`pool` requires a model with a pooler; received a call on a model "
+                "with `use_pooler=False`."
             )
         return self.pooler(encoded[:, 0])
 
@@ -322,3 +323,10 @@ class TextEncoder(keras.Model):
                 config["tokenizer"], custom_objects
             )
         return cls(**config)
+
+
+def _parse(inputs: Any) -> tuple[Any, Any]:
+    """Returns token ids and segment ids; `None` = no segment ids."""
+    if isinstance(inputs, Mapping):
+        return inputs["token_ids"], inputs.get("segment_ids")
+    return inputs, None

@@ -134,7 +134,7 @@ def check_tying(tie_embeddings: str | None, shared: int | None) -> str:
 
     `None` means as many as the vocabularies allow.
     """
-    allowed = ("target", "none")
+    allowed: tuple[str, ...] = ("target", "none")
     if shared:
         allowed = ("all", "inputs", *allowed)
     tying = tie_embeddings or allowed[0]

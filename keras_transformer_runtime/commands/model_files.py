@@ -218,7 +218,9 @@ def _check_source(folder: str) -> None:
     path = pathlib.Path(folder)
     if path.is_dir():
         has_tensors = any(path.glob("*.safetensors"))
-        if ((path / "decoder.yml").exists() or has_tensors) and not (path / "model.bin").exists():
+        if ((path / "decoder.yml").exists() or has_tensors) and not (
+            path / "model.bin"
+        ).exists():
             require_extra("hub", f"`folder={folder!r}`")
         return
     check_repository(folder)

@@ -150,7 +150,10 @@ REFUSED = {
     "activation": ({"activation": "elu"}, "gelu"),
     "feed_forward_options.gated": ({"feed_forward_options": {"gated": True}}, False),
     "attention_options.use_bias": ({"attention_options": {"use_bias": False}}, True),
-    "attention_options.pattern": ({"attention_options": {"pattern": LocalWindow(1)}}, None),
+    "attention_options.pattern": (
+        {"attention_options": {"pattern": LocalWindow(1)}},
+        None,
+    ),
     "attention_options.use_gate": ({"attention_options": {"use_gate": True}}, False),
     "attention_options.num_key_value_heads": (
         {"attention_options": {"num_key_value_heads": 1}},

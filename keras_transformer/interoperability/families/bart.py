@@ -1,7 +1,6 @@
 """BART, mBART, M2M-100 and NLLB."""
 
-
-from typing import Any
+from typing import Any, ClassVar
 
 from keras_transformer.interoperability.family import Family, block_names
 from keras_transformer.interoperability.settings import (
@@ -74,7 +73,11 @@ def bart_settings(**settings: Setting) -> dict[str, Setting]:
 
 
 class Bart(Family):
-    """BART ([Lewis et al., 2020](https://arxiv.org/abs/1910.13461))."""
+    """BART.
+
+    References:
+        - [Lewis et al., 2020](https://arxiv.org/abs/1910.13461)
+    """
 
     model_type = "bart"
     architecture = "BartForConditionalGeneration"
@@ -82,7 +85,7 @@ class Bart(Family):
     settings = bart_settings(
         normalize_before=fixed(False), add_final_layer_norm=fixed(False)
     )
-    design: Config = {
+    design = {
         "tie_embeddings": "all",
         "output_bias": True,
         "normalize_embeddings": True,
@@ -108,7 +111,7 @@ class Bart(Family):
             "lm_head",
         )
     }
-    bias = "final_logits_bias"
+    bias: ClassVar[str | None] = "final_logits_bias"
     # The first position has the number 2, as in fairseq.
     first_rows = dict.fromkeys(
         ("model.encoder.embed_positions", "model.decoder.embed_positions"), 2
@@ -148,7 +151,11 @@ class Bart(Family):
 
 
 class MBart(Bart):
-    """mBART ([Liu et al., 2020](https://arxiv.org/abs/2001.08210))."""
+    """mBART.
+
+    References:
+        - [Liu et al., 2020](https://arxiv.org/abs/2001.08210)
+    """
 
     model_type = "mbart"
     architecture = "MBartForConditionalGeneration"
@@ -159,8 +166,12 @@ class MBart(Bart):
 
 
 class M2M100(Bart):
-    """M2M-100 ([Fan et al., 2020](https://arxiv.org/abs/2010.11125)) and NLLB
-    ([NLLB team, 2022](https://arxiv.org/abs/2207.04672))."""
+    """M2M-100 and NLLB.
+
+    References:
+        - [Fan et al., 2020](https://arxiv.org/abs/2010.11125)
+        - [NLLB team, 2022](https://arxiv.org/abs/2207.04672)
+    """
 
     model_type = "m2m_100"
     architecture = "M2M100ForConditionalGeneration"
@@ -198,5 +209,3 @@ def fairseq_positions(hidden_dim: int) -> PositionalEncoding:
     half = hidden_dim // 2
     wavelength = 10000 ** (half / max(half - 1, 1))
     return PositionalEncoding(wavelength, interleaved=False, offset=2)
-
-

@@ -33,8 +33,12 @@ BLOCK = {
 
 
 class Bert(Family):
-    """BERT ([Devlin et al., 2019](https://arxiv.org/abs/1810.04805)), and MiniLM
-    ([Wang et al., 2020](https://arxiv.org/abs/2002.10957))."""
+    """BERT and MiniLM.
+
+    References:
+        - [Devlin et al., 2019](https://arxiv.org/abs/1810.04805)
+        - [Wang et al., 2020](https://arxiv.org/abs/2002.10957)
+    """
 
     model_type = "bert"
     architecture = "BertModel"
@@ -56,7 +60,7 @@ class Bert(Family):
         "add_cross_attention": fixed(False),
         "position_embedding_type": fixed("absolute"),
     }
-    design: Config = {
+    design = {
         "normalize_first": False,
         "normalize_embeddings": True,
         "feed_forward_options": {"dropout": 0.0},
@@ -96,7 +100,11 @@ class Bert(Family):
 
 
 class Roberta(Bert):
-    """RoBERTa ([Liu et al., 2019](https://arxiv.org/abs/1907.11692))."""
+    """RoBERTa.
+
+    References:
+        - [Liu et al., 2019](https://arxiv.org/abs/1907.11692)
+    """
 
     model_type = "roberta"
     architecture = "RobertaModel"
@@ -116,7 +124,11 @@ class Roberta(Bert):
 
 
 class DistilBert(Bert):
-    """DistilBERT ([Sanh et al., 2019](https://arxiv.org/abs/1910.01108))."""
+    """DistilBERT.
+
+    References:
+        - [Sanh et al., 2019](https://arxiv.org/abs/1910.01108)
+    """
 
     model_type = "distilbert"
     architecture = "DistilBertModel"

@@ -16,7 +16,11 @@ from keras_transformer.types import Config
 
 
 class GPT2(Family):
-    """GPT-2 ([Radford et al., 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf))."""
+    """GPT-2.
+
+    References:
+        - [Radford et al., 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)
+    """
 
     model_type = "gpt2"
     architecture = "GPT2LMHeadModel"

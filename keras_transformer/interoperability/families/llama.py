@@ -2,15 +2,14 @@
 
 from typing import Any
 
-from keras_transformer.interoperability.family import Family, block_names
 from keras_transformer.interoperability.families.rotary import (
     config_of_positions,
     positions_of_config,
 )
+from keras_transformer.interoperability.family import Family, block_names
 from keras_transformer.interoperability.settings import (
     Setting,
     activation,
-    choice,
     epsilon,
     fixed,
     flag,
@@ -47,8 +46,11 @@ def _settings(**settings: Setting) -> dict[str, Setting]:
 
 
 class Llama(Family):
-    """Llama 2 and 3, SmolLM 2
-    ([Touvron et al., 2023](https://arxiv.org/abs/2307.09288))."""
+    """Llama 2 and 3, SmolLM 2.
+
+    References:
+        - [Touvron et al., 2023](https://arxiv.org/abs/2307.09288)
+    """
 
     model_type = "llama"
     architecture = "LlamaForCausalLM"
@@ -60,7 +62,7 @@ class Llama(Family):
         bos_token_id=token_id(1),
         eos_token_id=token_id(2),
     )
-    design: Config = {
+    design = {
         "scale_embeddings": False,
         "output_bias": False,
         "normalize_first": True,
@@ -107,13 +109,19 @@ class Llama(Family):
 
     def config(self, design: Config) -> Config:
         config = super().config(design)
-        length = design["max_length"] or self.settings["max_position_embeddings"].default
+        length = (
+            design["max_length"] or self.settings["max_position_embeddings"].default
+        )
         rotary = config_of_positions(design["positions"])
         return {**config, "max_position_embeddings": length, **rotary}
 
 
 class Mistral(Llama):
-    """Mistral ([Jiang et al., 2023](https://arxiv.org/abs/2310.06825))."""
+    """Mistral.
+
+    References:
+        - [Jiang et al., 2023](https://arxiv.org/abs/2310.06825)
+    """
 
     model_type = "mistral"
     architecture = "MistralForCausalLM"
@@ -128,7 +136,11 @@ class Mistral(Llama):
 
 
 class Qwen2(Llama):
-    """Qwen 2 and 2.5 ([Yang et al., 2024](https://arxiv.org/abs/2407.10671))."""
+    """Qwen 2 and 2.5.
+
+    References:
+        - [Yang et al., 2024](https://arxiv.org/abs/2407.10671)
+    """
 
     model_type = "qwen2"
     architecture = "Qwen2ForCausalLM"
@@ -142,7 +154,10 @@ class Qwen2(Llama):
         max_window_layers=size(28, least=0),
         layer_types=Setting(None, None, lambda **value: None),
     )
-    design = {**Llama.design, "attention_options": {"use_bias": ["query", "key", "value"]}}
+    design = {
+        **Llama.design,
+        "attention_options": {"use_bias": ["query", "key", "value"]},
+    }
 
     def arguments(self, config: Config) -> Config:
         arguments = super().arguments(config)
@@ -158,7 +173,9 @@ class Qwen2(Llama):
             return {**config, "sliding_window": None}
         layers = design["num_layers"]
         windows = window if isinstance(window, list | tuple) else [window] * layers
-        kinds = ["full_attention" if w is None else "sliding_attention" for w in windows]
+        kinds = [
+            "full_attention" if w is None else "sliding_attention" for w in windows
+        ]
         config |= {
             "use_sliding_window": True,
             "sliding_window": max(w or 0 for w in windows),
@@ -169,7 +186,11 @@ class Qwen2(Llama):
 
 
 class Qwen3(Qwen2):
-    """Qwen 3 ([Yang et al., 2025](https://arxiv.org/abs/2505.09388))."""
+    """Qwen 3.
+
+    References:
+        - [Yang et al., 2025](https://arxiv.org/abs/2505.09388)
+    """
 
     model_type = "qwen3"
     architecture = "Qwen3ForCausalLM"

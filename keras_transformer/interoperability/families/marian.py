@@ -28,7 +28,11 @@ POSITION_TABLES = tuple(
 
 
 class Marian(Bart):
-    """Marian ([Junczys-Dowmunt et al., 2018](https://arxiv.org/abs/1804.00344))."""
+    """Marian.
+
+    References:
+        - [Junczys-Dowmunt et al., 2018](https://arxiv.org/abs/1804.00344)
+    """
 
     model_type = "marian"
     architecture = "MarianMTModel"
@@ -107,7 +111,9 @@ class Marian(Bart):
         """Reads the tokenizers of both sides, which have one vocabulary or two."""
         file = folder / "tokenizer_config.json"
         settings = read_json(file) if file.exists() else {}
-        target = "target_vocab.json" if settings.get("separate_vocabs") else "vocab.json"
+        target = (
+            "target_vocab.json" if settings.get("separate_vocabs") else "vocab.json"
+        )
         sizes = {"source": "vocab_size", "target": "decoder_vocab_size"}
         tokenizers = {}
         for side, name in {"source": "vocab.json", "target": target}.items():
@@ -179,9 +185,9 @@ def _check_special_ids(
         "pad_token_id": tokenizer.pad_token_id,
         "eos_token_id": tokenizer.end_token_id,
     }
-    for setting, token_id in expected.items():
-        if config[setting] != token_id:
+    for setting, own in expected.items():
+        if config[setting] != own:
             raise ValueError(
-                f"`{setting}` in config.json must be {token_id}, as in "
+                f"`{setting}` in config.json must be {own}, as in "
                 f"{vocabulary_file}; received `{setting}={config[setting]!r}`."
             )

@@ -59,6 +59,4 @@ def config_of_positions(positions: PositionScheme) -> Config:
     names = {ours: theirs for theirs, ours in ENTRIES.items()}
     theta = positions.max_wavelength
     parameters = {names[name]: value for name, value in scaling.items()}
-    return {
-        "rope_parameters": {"rope_type": kind, "rope_theta": theta, **parameters}
-    }
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": theta, **parameters}}

@@ -91,7 +91,7 @@ class T5(Family):
         "eos_token_id": token_id(1),
         "pad_token_id": token_id(0),
     }
-    design: Config = {
+    design = {
         "scale_embeddings": False,
         "output_bias": False,
         "normalize_first": True,
@@ -113,7 +113,9 @@ class T5(Family):
         "shared": ("encoder.embed_tokens", "decoder.embed_tokens", "lm_head"),
     }
     # An unused table of an old version.
-    unused = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
+    unused = (
+        r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
+    )
 
     def complete(self, config: Config) -> Config:
         complete = super().complete(config)
