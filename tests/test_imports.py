@@ -40,8 +40,12 @@ ORDER = (
     {"runtime.display", "runtime.tensorflow_import", "runtime.text_scores"},
     {"runtime.arguments", "runtime.files", "runtime.packages", "runtime.presets"},
 )
-# The method `export` of a model calls the writers, which know the classes of models.
-UPWARDS = {("keras_transformer/models/generative_model.py", "export")}
+# Methods of models call the writers, which know the classes of models.
+UPWARDS = {
+    ("keras_transformer/models/generative_model.py", "export"),
+    ("keras_transformer/models/generative_model.py", "interoperability"),
+    ("keras_transformer/models/text_encoder.py", "interoperability"),
+}
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 
 # Packages that a part imports at module level, the standard library apart.
@@ -86,7 +90,8 @@ NEED_TENSORFLOW = {
 }
 BY_NAME = {"__import__", "import_module", "importlib.import_module"}
 USE_A_BACKEND = {
-    *("backend", "dataset", "export", "text"),
+    # transformers, with which a folder is compared, computes with PyTorch.
+    *("backend", "dataset", "export", "interoperability", "text"),
     *("runtime.engines", "runtime.serving"),
 }
 

@@ -243,13 +243,14 @@ class TransformerModel(GenerativeModel, TokenTrainer):
     ) -> None:
         """Prints the layers as `keras.Model.summary` does, and the tied output."""
         super().summary(line_length, positions, print_fn, **kwargs)
-        if self.shares_output:  # Otherwise it is a row of the table.
-            size = self.target_vocabulary_size
-            bias = f" and a bias ({size:,} params)" if self.output_bias else ""
-            (print_fn or print)(
-                f" Logits: (None, None, {size}), weights of "
-                f"{self.target_embedding.name}{bias}"
-            )
+        # The table has a row for a separate matrix of the logits.
+        layer = self.target_embedding if self.shares_output else self.output_dense
+        assert layer is not None
+        size = self.target_vocabulary_size
+        bias = f" and a bias ({size:,} params)" if self.output_bias else ""
+        (print_fn or print)(
+            f" Logits: (None, None, {size}), weights of {layer.name}{bias}"
+        )
 
     def own_tokenizers(self) -> "dict[str, Tokenizer]":
         """Returns the tokenizers by argument name, a shared tokenizer only once.

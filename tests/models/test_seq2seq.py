@@ -294,7 +294,7 @@ def test_sizes_may_be_those_of_numpy(tmp_path):
             {"output_bias": True, "positions": SCHEMES["learned"]()},
             "Logits: (None, None, 13), weights of target_embedding and a bias (13 ",
         ),
-        ({"tie_embeddings": "none"}, "output (Dense) | (None, None, 13) | 91"),
+        ({"tie_embeddings": "none"}, "output (Dense) | (None, None, 13) | 78"),
     ],
 )
 def test_summary(options, output):

@@ -70,7 +70,7 @@ def test_it_is_saved(tmp_path):
 
 
 def test_it_is_trained_inside_another_model():
-    encoder = TextEncoder(**SIZES, **BERT)
+    encoder = TextEncoder(**{**SIZES, **BERT, "use_pooler": False})
     token_ids = keras.Input((None,), dtype="int32")
     outputs = keras.layers.Dense(1)(encoder(token_ids)[:, 0])
     model = keras.Model(token_ids, outputs)
