@@ -71,7 +71,59 @@ SHARD_SIZE = 5 * 10**9
 def load_pretrained(
     folder: str | os.PathLike, revision: str | None = None, dtype: Any = None
 ) -> Any:
-    """Loads a published model from a folder in the form of Hugging Face."""
+    """Loads a published model from a folder in the form of Hugging Face.
+
+    The model computes the logits (or, of an encoder, the hidden states) of Hugging
+    Face's transformers. It can be used like any other model of its class: to generate,
+    to train further, to save and to export. `model_type` in `config.json` selects the
+    family:
+
+    - `CausalLM`: `gpt2`, `llama`, `mistral`, `qwen2`, `qwen3`;
+    - `Seq2Seq`: `marian`, `bart`, `mbart`, `m2m_100`, `t5`;
+    - `TextEncoder`: `bert`, `roberta`, `distilbert`.
+
+    A folder with `decoder.yml` and without `config.json` has Marian's own files. From
+    these, the `Seq2Seq` computes what CTranslate2 computes after its
+    `OpusMTConverter`.
+
+    Files are read as data, and nothing in them is executed. Weights are read tensor by
+    tensor from safetensors files (package safetensors). If there are none, they are
+    read from `pytorch_model.bin` by the weights-only reader of PyTorch.
+
+    A language model without a padding token gets one after its vocabulary. A bias of
+    -100 that is not trained excludes it from the outputs. Settings of dropout are read;
+    `generation_config.json` and settings of training, such as `encoder_layerdrop`, are
+    ignored.
+
+    Args:
+        folder: path of a folder. If there is no such folder, the name of a repository
+            on the Hugging Face Hub, whose files the package huggingface_hub downloads
+            and caches.
+        revision: branch, tag or commit of the repository, such as `"refs/pr/7"`.
+        dtype: dtype or policy of the model, such as `"bfloat16"`. `None` = Keras's
+            global policy.
+
+    Returns:
+        A `CausalLM`, a `Seq2Seq` or a `TextEncoder`.
+
+    Raises:
+        FileNotFoundError: if there is no such folder, or a file is missing.
+        ModuleNotFoundError: if a package that reads a file is missing.
+        ValueError: if `config.json` has a setting that the model cannot represent, or
+            the files contradict each other.
+
+    Example:
+
+    ```python
+    model = load_pretrained("HuggingFaceTB/SmolLM2-135M")
+    print(model.generate("A man", Sampling(top_p=0.9), include_prompt=True))
+    translator = load_pretrained("Helsinki-NLP/opus-mt-en-de")
+    print(translator.generate(["A man sees a dog."]))
+    ```
+
+    References:
+        - [Hugging Face's transformers](https://github.com/huggingface/transformers)
+    """
     path = find_folder(folder, FILES, revision, FALLBACKS)
     if (path / DECODER_FILE).is_file() and not (path / CONFIG).exists():
         return _load_own_marian(path, dtype)
@@ -179,7 +231,35 @@ def save_pretrained(
     model_type: str | None = None,
     max_shard_size: int = SHARD_SIZE,
 ) -> None:
-    """Writes a model as a folder that Hugging Face's transformers loads."""
+    """Writes a model as a folder that Hugging Face's transformers loads.
+
+    The folder has `config.json`, `generation_config.json`, the weights as safetensors
+    in the dtype of the model, and the files of the tokenizer. It is written completely
+    or not at all. The search is not part of the folder.
+
+    Args:
+        model: a `CausalLM`, `Seq2Seq` or `TextEncoder` with the design of a family of
+            `load_pretrained`. It need not come from a folder.
+        folder: folder to write. It must be new or empty.
+        model_type: the family, such as `"llama"`. `None` = the first family with the
+            design of the model.
+        max_shard_size: int, maximum size of a file of weights in bytes; larger weights
+            have several files. A single tensor may be larger.
+
+    Raises:
+        ValueError: if no family has the design of the model. The message names the
+            options in which the nearest family differs.
+        FileExistsError: if `folder` exists and is not an empty folder.
+
+    Example:
+
+    ```python
+    model = load_pretrained("HuggingFaceTB/SmolLM2-135M")
+    model.compile("adam", loss, jit_compile=True)
+    model.fit(dataset)
+    save_pretrained(model, "my-smollm2")
+    ```
+    """
     require_extra("hub", "`save_pretrained`")
     check_one_of(FAMILIES, optional=True, model_type=model_type)
     check_not_quantized(model)
