@@ -19,16 +19,6 @@ UNUSED_TOKEN = "<unused {}>"
 Transformer: TypeAlias = Seq2Seq | CausalLM
 
 
-def check_encoder_decoder(model: object, format: str) -> Seq2Seq:
-    """Returns the model as a `Seq2Seq`, or raises `ValueError`."""
-    if isinstance(model, Seq2Seq):
-        _check_token_ids(model, format)
-        return model
-    raise _wrong_class(
-        model, "an encoder-decoder Transformer, such as a `Seq2Seq`,", format
-    )
-
-
 def check_transformer(model: object, format: str) -> Transformer:
     """Returns the model as a `Transformer`, or raises `ValueError`."""
     if isinstance(model, Seq2Seq | CausalLM):

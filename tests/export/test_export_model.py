@@ -20,8 +20,8 @@ REFUSED = [
         "`is_static=True`. The options .*: `card`, .*`quantization`",
     ),
     (
-        {"format": "marian", "card": {}},
-        "`card` must not be given for `format='marian'`.* format are: none",
+        {"format": "onnx", "card": {}},
+        "`card` must not be given for `format='onnx'`.* format are: `check_texts`",
     ),
 ]
 

@@ -2,7 +2,6 @@ import pytest
 
 from keras_transformer import CausalLM, Ensemble, Seq2Seq
 from keras_transformer.export.model_support import (
-    check_encoder_decoder,
     check_transformer,
     embedding_vocabulary,
     tokenizers_of,
@@ -15,18 +14,10 @@ LETTERS = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", *"ab"])
 SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
 
 
-def test_a_seq2seq_is_an_encoder_decoder():
-    model = Seq2Seq(**SIZES, source_tokenizer=LETTERS)
-    assert check_encoder_decoder(model, "marian") is model
-    assert check_transformer(model, "onnx") is model
-
-
-def test_a_causal_lm_is_decoder_only():
-    model = CausalLM(**SIZES, tokenizer=LETTERS)
-    assert check_transformer(model, "onnx") is model
-    message = "`model` must be an encoder-decoder Transformer, .*`CausalLM`. Use `for"
-    with pytest.raises(ValueError, match=message):
-        check_encoder_decoder(model, "marian")
+def test_a_transformer_is_accepted():
+    translator = Seq2Seq(**SIZES, source_tokenizer=LETTERS)
+    for model in (translator, CausalLM(**SIZES, tokenizer=LETTERS)):
+        assert check_transformer(model, "onnx") is model
 
 
 @pytest.mark.parametrize(
@@ -35,9 +26,8 @@ def test_a_causal_lm_is_decoder_only():
 def test_another_model_is_refused(format, name):
     ensemble = Ensemble([Seq2Seq(**SIZES, source_tokenizer=LETTERS)])
     message = f"for {name}; received a model of class `Ensemble`. Use `format='saved_m"
-    for check in (check_encoder_decoder, check_transformer):
-        with pytest.raises(ValueError, match=message):
-            check(ensemble, format)
+    with pytest.raises(ValueError, match=message):
+        check_transformer(ensemble, format)
 
 
 def test_a_model_without_tokenizers():

@@ -322,6 +322,6 @@ def test_sources_and_layers_of_another_form(model):
 
 @pytest.mark.once("torch")
 def test_formats_of_token_ids(model, tmp_path):
-    for format in ("onnx", "ctranslate2", "marian"):
+    for format in ("onnx", "ctranslate2"):
         with pytest.raises(ValueError, match="`source_embedding` must be `None` for"):
             model.export(tmp_path / "model", format=format)

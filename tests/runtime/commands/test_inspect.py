@@ -153,7 +153,7 @@ def test_a_sentence_piece_model(folder):
 def test_a_model_of_marian(folder):
     written = marian_folders.random_model(folder / "marian")
     facts = inspect("marian")
-    assert facts["kind"] == "Marian model of Hugging Face"
+    assert facts["kind"] == "model of transformers"
     assert facts["hidden_dim"] == str(written.config.d_model)
     size = written.config.vocab_size
     assert facts["source vocabulary"] == f"{size}, MarianTokenizer"
