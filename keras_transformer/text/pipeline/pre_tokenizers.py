@@ -67,8 +67,8 @@ def is_byte_level(config: Config | None) -> bool:
         if any(parts[:-1]):
             raise NoGraphForm("a pre-tokenizer after ByteLevel")
         return any(parts)
-    is_byte_level: bool = config["type"] == "ByteLevel"
-    return is_byte_level
+    kind: str = config["type"]
+    return kind == "ByteLevel"
 
 
 def merge_parts(inner: tf.RaggedTensor, outer: tf.RaggedTensor) -> tf.RaggedTensor:
