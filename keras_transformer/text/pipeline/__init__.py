@@ -11,12 +11,9 @@ import tensorflow as tf
 from keras_transformer.text.pipeline.added_tokens import AddedTokens
 from keras_transformer.text.pipeline.byte_pairs import BytePairEncoder
 from keras_transformer.text.pipeline.decoders import TokenTexts, token_texts
-from keras_transformer.text.pipeline.normalizers import NoGraphForm, normalizer
-from keras_transformer.text.pipeline.pre_tokenizers import (
-    is_byte_level,
-    merge_parts,
-    pre_tokenizer,
-)
+from keras_transformer.text.pipeline.normalizers import normalizer
+from keras_transformer.text.pipeline.operations import NoGraphForm, merge_parts
+from keras_transformer.text.pipeline.pre_tokenizers import is_byte_level, pre_tokenizer
 from keras_transformer.text.pipeline.unigrams import UnigramEncoder
 from keras_transformer.text.pipeline.word_pieces import WordPieceEncoder
 from keras_transformer.types import Config
@@ -43,9 +40,7 @@ class TokenizerPipeline(tf.Module):
         self._raw_tokens = AddedTokens(raw, tf.identity)
         self._normalized_tokens = AddedTokens(normalized, self._normalize)
         self._pre_tokenize = pre_tokenizer(config["pre_tokenizer"])
-        self._model = _encoder(
-            config["model"], is_byte_level(config["pre_tokenizer"])
-        )
+        self._model = _encoder(config["model"], is_byte_level(config["pre_tokenizer"]))
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Converts string `(batch,)` to int32 `(batch, None)`."""

@@ -5,10 +5,13 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from keras_transformer.text.pipeline.byte_pairs import lookup_table
 from keras_transformer.text.pipeline.characters import SPACE
-from keras_transformer.text.pipeline.normalizers import NoGraphForm, TextOp
-from keras_transformer.text.pipeline.pre_tokenizers import split_texts
+from keras_transformer.text.pipeline.normalizers import TextOp
+from keras_transformer.text.pipeline.operations import (
+    NoGraphForm,
+    lookup_table,
+    split_texts,
+)
 from keras_transformer.types import Config
 
 

@@ -5,8 +5,12 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from keras_transformer.text.pipeline.normalizers import NoGraphForm
-from keras_transformer.text.pipeline.pre_tokenizers import merge_parts, split_texts
+from keras_transformer.text.pipeline.operations import (
+    NoGraphForm,
+    lookup_table,
+    merge_parts,
+    split_texts,
+)
 from keras_transformer.types import Config
 from keras_transformer_runtime.tokenizers.keras_hub_tokenizers import BYTES
 
@@ -147,19 +151,6 @@ class BytePairEncoder(tf.Module):
             shape_invariants=[tf.TensorShape([None])] * 3,
         )
         return tf.RaggedTensor.from_value_rowids(ids, rows, count, validate=False)
-
-
-def lookup_table(
-    keys: list[str] | list[int], values: list[int], dtype: tf.DType, default: int
-) -> tf.lookup.StaticHashTable:
-    """Returns a table of keys and their values."""
-    if not keys:  # which TensorFlow does not accept
-        keys, values = ["" if dtype == tf.string else -1], [default]
-    value_dtype = tf.int64 if dtype == tf.int64 else tf.int32
-    entries = tf.lookup.KeyValueTensorInitializer(
-        tf.constant(keys, dtype), tf.constant(values, value_dtype)
-    )
-    return tf.lookup.StaticHashTable(entries, default)
 
 
 def _words_of(

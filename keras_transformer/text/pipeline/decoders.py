@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from keras_transformer.text.pipeline.normalizers import NoGraphForm
+from keras_transformer.text.pipeline.operations import NoGraphForm
 from keras_transformer.types import Config
 from keras_transformer_runtime.tokenizers.keras_hub_tokenizers import BYTES
 

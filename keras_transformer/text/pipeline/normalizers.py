@@ -14,6 +14,8 @@ from keras_transformer.text.pipeline.characters import (
     MARK,
     SPACE,
 )
+from keras_transformer.text.pipeline.operations import NoGraphForm, replace
+from keras_transformer.text.pipeline.precompiled import PrecompiledNormalizer
 from keras_transformer.types import Config
 
 TextOp: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
@@ -24,10 +26,6 @@ _PLAIN = re.compile(r"(\\A|\\z|\{\d*,?\d*\}|\+|\||[\w ]|\\[ .])+")
 
 
 _NUL = "\U0010fffe"  # a code point without a character
-
-
-class NoGraphForm(ValueError):
-    """A part of a tokenizer that TensorFlow cannot compute with equal results."""
 
 
 def normalizer(config: Config | None) -> TextOp:
@@ -48,11 +46,6 @@ def regular_expression(pattern: Config) -> str:
     if not _PLAIN.fullmatch(expression):
         raise NoGraphForm(f"the pattern {expression!r:.80}")
     return expression
-
-
-def replace(texts: tf.Tensor, pattern: str, replacement: str) -> tf.Tensor:
-    """Replaces the matches of a regular expression of RE2."""
-    return tf.strings.regex_replace(texts, pattern, replacement)
 
 
 def _sequence(config: Config) -> TextOp:
@@ -118,6 +111,7 @@ _MAKERS: dict[str, Callable[[Config], TextOp]] = {
     "NFD": _unicode,
     "NFKC": _unicode,
     "NFKD": _unicode,
+    "Precompiled": PrecompiledNormalizer,
     "Prepend": _prepend,
     "Replace": _replace,
     "Sequence": _sequence,

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import tensorflow as tf
-import tensorflow_text as tf_text
 
 from keras_transformer.text.pipeline.characters import (
     DIGIT,
@@ -14,15 +13,18 @@ from keras_transformer.text.pipeline.characters import (
     PUNCTUATION,
     SPACE,
 )
-from keras_transformer.text.pipeline.normalizers import NoGraphForm, replace
+from keras_transformer.text.pipeline.operations import (
+    NoGraphForm,
+    merge_parts,
+    replace,
+    split_texts,
+)
 from keras_transformer.types import Config
 
-# Converts string `(parts,)`, and whether a part begins a text, to words `(parts, None)`.
+# Converts string `(parts,)`, and whether each begins a text, to words `(parts, None)`.
 SplitOp: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.RaggedTensor]
 
-GPT2 = (
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-)
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _NEWER = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -32,8 +34,7 @@ LLAMA3, QWEN2 = _NEWER % r"\p{N}{1,3}", _NEWER % r"\p{N}"
 # RE2 has no lookahead. `_split` writes a mark before the last white space in front of
 # other characters, where `\s+(?!\S)` ends. The mark is the code point of a surrogate,
 # which UTF-8 texts do not have.
-_MARK, _NUL = b"\xed\xa0\x80", b"\xed\xa0\x81"
-_ANY, _M = r"(?s).*", r"\x{D800}"
+_MARK, _M = b"\xed\xa0\x80", r"\x{D800}"
 _END = rf"|[{SPACE}]+|{_M}[{SPACE}]"
 _NEWER_SPLIT = (
     rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|{_M}?[^\r\n{LETTER}{NUMBER}{_M}]?[{LETTER}]+"
@@ -69,19 +70,6 @@ def is_byte_level(config: Config | None) -> bool:
         return any(parts)
     kind: str = config["type"]
     return kind == "ByteLevel"
-
-
-def merge_parts(inner: tf.RaggedTensor, outer: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Joins the rows of `inner`, one for each flat value of `outer`, to its rows."""
-    splits = tf.gather(inner.row_splits, outer.row_splits)
-    return tf.RaggedTensor.from_row_splits(inner.flat_values, splits, validate=False)
-
-
-def split_texts(texts: tf.Tensor, pattern: str, kept: str = _ANY) -> tf.RaggedTensor:
-    """Splits at each match of a regular expression of RE2; returns those of `kept`."""
-    # The operation drops NUL with the text behind it.
-    rows = tf_text.regex_split(replace(texts, r"\x00", _NUL), pattern, kept)
-    return rows.with_flat_values(replace(rows.flat_values, r"\x{D801}", b"\x00"))
 
 
 def _ragged(texts: tf.Tensor) -> tf.RaggedTensor:
@@ -167,9 +155,7 @@ def _white_space(config: Config) -> SplitOp:
 
 def _bert(config: Config) -> SplitOp:
     punctuation = f"[{PUNCTUATION}]"
-    return lambda texts, _: split_texts(
-        texts, f"[{SPACE}]+|{punctuation}", punctuation
-    )
+    return lambda texts, _: split_texts(texts, f"[{SPACE}]+|{punctuation}", punctuation)
 
 
 _MAKERS: dict[str, Callable[[Config], SplitOp]] = {

@@ -2,9 +2,12 @@
 
 import tensorflow as tf
 
-from keras_transformer.text.pipeline.byte_pairs import has_word_marks, lookup_table
-from keras_transformer.text.pipeline.normalizers import NoGraphForm
-from keras_transformer.text.pipeline.pre_tokenizers import split_texts
+from keras_transformer.text.pipeline.byte_pairs import has_word_marks
+from keras_transformer.text.pipeline.operations import (
+    NoGraphForm,
+    lookup_table,
+    split_texts,
+)
 from keras_transformer.types import Config
 
 UNKNOWN_PENALTY = 10.0  # of the package `tokenizers`, as of SentencePiece
@@ -27,7 +30,7 @@ class UnigramEncoder(tf.Module):
         self._longest = max(map(len, vocabulary))
         self._ids = lookup_table([*vocabulary], [*vocabulary.values()], tf.string, -1)
         self._scores = tf.constant([*scores, -float("inf")], tf.float64)
-        self._unknown_score = min(scores) - UNKNOWN_PENALTY
+        self._unknown_score = tf.constant(min(scores) - UNKNOWN_PENALTY, tf.float64)
         self._is_split = has_word_marks(vocabulary)
 
     def split(self, words: tf.Tensor) -> tf.RaggedTensor:
@@ -69,7 +72,9 @@ class UnigramEncoder(tf.Module):
         missing = tf.size(self._scores) - 1
         scores = tf.gather(self._scores, tf.where(found < 0, missing, found))
         lacking = ids[0] < 0
-        last = tf.where(lacking, tf.cast(self._unknown_score, tf.float64), scores[:, -1])
+        last = tf.where(
+            lacking, tf.cast(self._unknown_score, tf.float64), scores[:, -1]
+        )
         scores = tf.concat([scores[:, :-1], last[:, None]], axis=1)
         return tf.where(found < 0, self._unknown_id, found), scores
 
@@ -137,7 +142,9 @@ class UnigramEncoder(tf.Module):
 
         ends = tf.cast(characters.row_lengths(), tf.int32)
         _, ids = tf.while_loop(
-            lambda ends, _ids: tf.reduce_any(ends > 0), step, [ends, tf.fill([count], -1)]
+            lambda ends, _ids: tf.reduce_any(ends > 0),
+            step,
+            [ends, tf.fill([count], -1)],
         )
         return tf.ragged.boolean_mask(
             characters.with_flat_values(ids), characters.with_flat_values(ids >= 0)

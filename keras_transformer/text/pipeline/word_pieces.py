@@ -3,7 +3,7 @@
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from keras_transformer.text.pipeline.normalizers import NoGraphForm
+from keras_transformer.text.pipeline.operations import NoGraphForm
 from keras_transformer.types import Config
 
 UNUSED = "<unused {}>"
