@@ -119,6 +119,7 @@ if TYPE_CHECKING:
     from keras_transformer.text import (
         ByteTokenizer,
         CharacterTokenizer,
+        HuggingFaceTokenizer,
         KerasHubTokenizer,
         MarianTokenizer,
         SentencePieceTokenizer,
@@ -130,6 +131,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "ByteTokenizer": "text",
     "CharacterTokenizer": "text",
+    "HuggingFaceTokenizer": "text",
     "KerasHubTokenizer": "text",
     "MarianTokenizer": "text",
     "PhraseDictionary": "file_translation",
@@ -182,6 +184,7 @@ __all__ = [
     "GNMTLengthPenalty",
     "GlobalLocal",
     "GreedySearch",
+    "HuggingFaceTokenizer",
     "KerasHubTokenizer",
     "LabelSmoothedCrossEntropy",
     "LearnedPositionalEncoding",

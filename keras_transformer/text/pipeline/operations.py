@@ -1,5 +1,7 @@
 """Operations of TensorFlow that several parts of a tokenizer have in common."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 import tensorflow_text as tf_text
 
@@ -13,7 +15,7 @@ class NoGraphForm(ValueError):
     """A part of a tokenizer that TensorFlow cannot compute with equal results."""
 
 
-def replace(texts: tf.Tensor, pattern: str, replacement: str) -> tf.Tensor:
+def replace(texts: tf.Tensor, pattern: str, replacement: str | bytes) -> tf.Tensor:
     """Replaces the matches of a regular expression of RE2."""
     return tf.strings.regex_replace(texts, pattern, replacement)
 
@@ -35,7 +37,10 @@ def merge_parts(inner: tf.RaggedTensor, outer: tf.RaggedTensor) -> tf.RaggedTens
 
 
 def lookup_table(
-    keys: list[str] | list[int], values: list[int], dtype: tf.DType, default: int
+    keys: Sequence[str | bytes | int],
+    values: Sequence[int],
+    dtype: tf.DType,
+    default: int,
 ) -> tf.lookup.StaticHashTable:
     """Returns a table of keys and their values."""
     if not keys:  # which TensorFlow does not accept
