@@ -128,8 +128,9 @@ class HuggingFaceTokenizer(Tokenizer):
         return self._pipeline is not None
 
     def _settings(self) -> dict[str, object]:
-        where = "in graphs" if self.in_graph else f"on the host ({self._obstacle})"
-        return {"model": self._kind, "runs": where}
+        if self.in_graph:
+            return {"model": self._kind, "runs": "in graphs"}
+        return {"model": self._kind, "runs": "on the host", "due_to": self._obstacle}
 
     def get_config(self) -> Config:
         names = ("pad_token_id", "unknown_token_id", "start_token_id", "end_token_id")
