@@ -277,11 +277,12 @@ def _add_tokens(own: Any, folder: pathlib.Path, settings: Config) -> None:
     if (folder / "added_tokens.json").is_file():
         for token, id in read_json(folder / "added_tokens.json").items():
             entries.setdefault(str(id), {"content": token})
+    known = {token.content for token in own.get_added_tokens_decoder().values()}
     names = {"lstrip", "rstrip", "normalized", "single_word", "special"}
     with file_named(folder / "tokenizer_config.json", "a file with added tokens"):
         for id, entry in sorted(entries.items(), key=lambda item: int(item[0])):
             content = entry["content"]
-            if own.token_to_id(content) is None:
+            if content not in known:
                 options = {name: bool(entry[name]) for name in names & entry.keys()}
                 own.add_tokens([hf.AddedToken(content, **options)])
             if own.token_to_id(content) != int(id):

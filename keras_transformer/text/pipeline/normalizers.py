@@ -22,9 +22,8 @@ TextOp: TypeAlias = Callable[[tf.Tensor], tf.Tensor]
 
 # Patterns with the same meaning in RE2: characters that stand for themselves, their
 # repetitions, alternatives, and both ends of a text.
-_PLAIN = re.compile(r"(\\A|\\z|\{\d*,?\d*\}|\+|\||[\w ]|\\[ .])+")
-
-
+_CHARACTER = r"(?:[^\\.^$*?()\[\]{}+|]|\\[^\w\s]|\\ )"
+_PLAIN = re.compile(rf"(?:\\A|\\z|\||{_CHARACTER}(?:\{{\d+,?\d*\}}|\+)?)+")
 _NUL = "\U0010fffe"  # a code point without a character
 
 

@@ -13,6 +13,7 @@ from keras_transformer.text.pipeline.characters import (
     PUNCTUATION,
     SPACE,
 )
+from keras_transformer.text.pipeline.normalizers import regular_expression
 from keras_transformer.text.pipeline.operations import (
     NoGraphForm,
     merge_parts,
@@ -93,9 +94,7 @@ def _sequence(config: Config) -> SplitOp:
 
 
 def _split(pattern: str) -> SplitOp:
-    expression = _PATTERNS.get(pattern)
-    if expression is None:
-        raise NoGraphForm(f"the pattern {pattern!r:.80}")
+    expression = _PATTERNS[pattern]
 
     def run(texts: tf.Tensor, _: tf.Tensor) -> tf.RaggedTensor:
         marked = tf.strings.regex_replace(
@@ -108,10 +107,13 @@ def _split(pattern: str) -> SplitOp:
 
 
 def _split_by_pattern(config: Config) -> SplitOp:
+    if config["behavior"] != "Isolated" or config["invert"]:
+        raise NoGraphForm(f"the pre-tokenizer Split with {config['behavior']}")
     pattern = config["pattern"].get("Regex")
-    if pattern is None or config["behavior"] != "Isolated" or config["invert"]:
-        raise NoGraphForm(f"the pre-tokenizer Split with {config['pattern']}")
-    return _split(pattern)
+    if pattern in _PATTERNS:
+        return _split(pattern)
+    expression = regular_expression(config["pattern"])
+    return lambda texts, _: split_texts(texts, expression)
 
 
 def _byte_level(config: Config) -> SplitOp:
