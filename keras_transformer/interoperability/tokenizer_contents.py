@@ -3,7 +3,8 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from keras_transformer.text import (
     HuggingFaceTokenizer,
@@ -17,11 +18,14 @@ from keras_transformer.types import Config
 from keras_transformer_runtime.packages import require_modules
 from keras_transformer_runtime.tokenizers.sentence_piece_tokenizers import WORD_MARK
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as HubTokenizer
+
 # Types of models whose older files, `vocab.json` and `merges.txt`, are read.
 BYTE_PAIR_TYPES = ("bart", "gpt2", "qwen2", "qwen3", "roberta")
 
 
-def packages() -> Any:
+def packages() -> ModuleType:
     """Returns the package `tokenizers`, or raises `ModuleNotFoundError`."""
     require_modules(["tokenizers"], "A folder in the form of Hugging Face")
     import tokenizers
@@ -35,7 +39,7 @@ def byte_pairs(
     model_type: str,
     special: Sequence[str],
     add_prefix_space: bool = False,
-) -> Any:
+) -> "HubTokenizer":
     """Returns a tokenizer of byte pairs of bytes, of the package `tokenizers`."""
     hf = packages()
     tokenizer = hf.Tokenizer(hf.models.BPE(dict(vocabulary), [*merges]))
@@ -60,7 +64,7 @@ def byte_pairs(
     return tokenizer
 
 
-def word_pieces(tokens: Sequence[str], settings: Config) -> Any:
+def word_pieces(tokens: Sequence[str], settings: Config) -> "HubTokenizer":
     """Returns the tokenizer of BERT, of the package `tokenizers`.
 
     `settings` are those of a `tokenizer_config.json`.
@@ -175,7 +179,7 @@ def _piece_model(model: Any, found: Sequence[tuple[str, float, int]]) -> Any:
     )
 
 
-def with_vocabulary(tokenizer: Any, tokens: Sequence[str]) -> Any:
+def with_vocabulary(tokenizer: "HubTokenizer", tokens: Sequence[str]) -> "HubTokenizer":
     """Returns a tokenizer of byte pairs with other ids; `tokens` are in their order.
 
     Raises `ValueError` if `tokens` lacks a token of the tokenizer.
@@ -196,7 +200,9 @@ def with_vocabulary(tokenizer: Any, tokens: Sequence[str]) -> Any:
     return hf.Tokenizer.from_str(json.dumps(content))
 
 
-def add_framing(tokenizer: Any, first: Sequence[int], last: Sequence[int]) -> None:
+def add_framing(
+    tokenizer: "HubTokenizer", first: Sequence[int], last: Sequence[int]
+) -> None:
     """Sets the tokens that transformers adds in front of a text and behind it."""
     names = [*map(tokenizer.id_to_token, (*first, *last))]
     before, after = names[: len(first)], names[len(first) :]
@@ -207,7 +213,7 @@ def add_framing(tokenizer: Any, first: Sequence[int], last: Sequence[int]) -> No
     )
 
 
-def content_of(tokenizer: Tokenizer) -> Any:
+def content_of(tokenizer: Tokenizer) -> "HubTokenizer":
     """Returns a tokenizer of this library as one of the package `tokenizers`.
 
     Raises `ValueError` if it has no equal form there.

@@ -4,7 +4,7 @@ import json
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from keras_transformer.interoperability.files import file_named, read_vocabulary
 from keras_transformer.interoperability.tokenizer_contents import (
@@ -20,6 +20,9 @@ from keras_transformer.interoperability.tokenizer_contents import (
 from keras_transformer.text import HuggingFaceTokenizer, Tokenizer
 from keras_transformer.types import Config
 from keras_transformer_runtime.files import read_file, read_json, write_json
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as HubTokenizer
 
 PIECE_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 FILES = (
@@ -107,10 +110,10 @@ def read_tokenizer(folder: pathlib.Path, config: Config) -> LoadedTokenizer | No
     with file_named(folder, "a folder with a tokenizer of Hugging Face"):
         tokenizer = HuggingFaceTokenizer(own.to_str(), *ids)
     languages = {}
-    for token in own.get_added_tokens_decoder().values():
+    for id, token in own.get_added_tokens_decoder().items():
         match = _LANGUAGE.fullmatch(token.content)
         if match:
-            languages[match[1] or match[0]] = own.token_to_id(token.content)
+            languages[match[1] or match[0]] = id
     return LoadedTokenizer(tokenizer, token_ids, first, last, languages)
 
 
@@ -183,7 +186,9 @@ def _settings(folder: pathlib.Path) -> Config:
     return settings
 
 
-def _read(folder: pathlib.Path, config: Config, settings: Config) -> Any:
+def _read(
+    folder: pathlib.Path, config: Config, settings: Config
+) -> "HubTokenizer | None":
     """Returns the tokenizer of the package `tokenizers`; `None` without files."""
     kind, size = str(config.get("model_type")), int(config["vocab_size"])
     if (folder / "tokenizer.json").is_file():
@@ -237,7 +242,7 @@ def _ids(tokens: Sequence[str]) -> dict[str, int]:
     return {t: id for id, t in enumerate(tokens) if not unused.fullmatch(t)}
 
 
-def _piece_tokenizer(path: pathlib.Path, kind: str, settings: Config) -> Any:
+def _piece_tokenizer(path: pathlib.Path, kind: str, settings: Config) -> "HubTokenizer":
     """Returns the tokenizer of a SentencePiece model whose ids are its own."""
     proto = read_file(path)
     if kind == "xlm-roberta":
@@ -261,17 +266,20 @@ def _piece_tokenizer(path: pathlib.Path, kind: str, settings: Config) -> Any:
     )
 
 
-def _m2m_tokenizer(folder: pathlib.Path, path: pathlib.Path, size: int) -> Any:
+def _m2m_tokenizer(
+    folder: pathlib.Path, path: pathlib.Path, size: int
+) -> "HubTokenizer":
     """Returns the tokenizer of M2M-100, whose ids are in `vocab.json`."""
     tokens = read_vocabulary(folder, "vocab.json", size)
     languages = [f"__{language}__" for language in _M2M_LANGUAGES.split(" ")]
     own = with_vocabulary(pieces(read_file(path)), [*tokens, *languages])
     own.add_special_tokens(languages)
-    add_framing(own, [own.token_to_id("__en__")], [own.token_to_id("</s>")])
+    ids = own.get_vocab()
+    add_framing(own, [ids["__en__"]], [ids["</s>"]])
     return own
 
 
-def _add_tokens(own: Any, folder: pathlib.Path, settings: Config) -> None:
+def _add_tokens(own: "HubTokenizer", folder: pathlib.Path, settings: Config) -> None:
     """Adds the tokens of the settings that the tokenizer lacks."""
     hf, entries = packages(), dict(settings.get("added_tokens_decoder") or {})
     if (folder / "added_tokens.json").is_file():
@@ -292,7 +300,7 @@ def _add_tokens(own: Any, folder: pathlib.Path, settings: Config) -> None:
                 )
 
 
-def _check_size(own: Any, folder: pathlib.Path, config: Config) -> None:
+def _check_size(own: "HubTokenizer", folder: pathlib.Path, config: Config) -> None:
     largest = max(own.get_vocab().values(), default=-1)
     if largest >= config["vocab_size"]:
         raise ValueError(
@@ -302,7 +310,7 @@ def _check_size(own: Any, folder: pathlib.Path, config: Config) -> None:
         )
 
 
-def _token_ids(own: Any, config: Config, settings: Config) -> dict[str, int]:
+def _token_ids(own: "HubTokenizer", config: Config, settings: Config) -> dict[str, int]:
     """Returns the ids of special tokens by their roles, such as `"eos"`."""
     found = {}
     defaults = _DEFAULT_TOKENS.get(str(config.get("model_type")), {})
@@ -321,7 +329,7 @@ def _token_ids(own: Any, config: Config, settings: Config) -> dict[str, int]:
 
 
 def _framing(
-    own: Any, token_ids: Mapping[str, int], settings: Config
+    own: "HubTokenizer", token_ids: Mapping[str, int], settings: Config
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns the ids that transformers adds in front of a text and behind it."""
     plain = own.encode("a", add_special_tokens=False).ids
