@@ -118,6 +118,7 @@ if TYPE_CHECKING:
     from keras_transformer.text import (
         ByteTokenizer,
         CharacterTokenizer,
+        HuggingFaceTokenizer,
         KerasHubTokenizer,
         MarianTokenizer,
         SentencePieceTokenizer,
@@ -129,6 +130,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "ByteTokenizer": "text",
     "CharacterTokenizer": "text",
+    "HuggingFaceTokenizer": "text",
     "KerasHubTokenizer": "text",
     "MarianTokenizer": "text",
     "PhraseDictionary": "file_translation",
@@ -180,6 +182,7 @@ __all__ = [
     "GNMTLengthPenalty",
     "GlobalLocal",
     "GreedySearch",
+    "HuggingFaceTokenizer",
     "KerasHubTokenizer",
     "LabelSmoothedCrossEntropy",
     "LearnedPositionalEncoding",

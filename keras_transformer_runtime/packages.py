@@ -55,6 +55,7 @@ EXTRAS = {
         "huggingface_hub": "huggingface_hub>=1.0",
         "yaml": "pyyaml>=6.0",
         "safetensors": "safetensors>=0.6",
+        "tokenizers": "tokenizers>=0.23",
     },
     "plots": {"matplotlib": "matplotlib>=3.11", "seaborn": "seaborn>=0.13.2"},
 }

@@ -85,6 +85,18 @@ def tokenizers_of(model: GenerativeModel) -> Tokenizers:
     return Tokenizers(model.source_tokenizer, model.target_tokenizer)
 
 
+def check_in_graph(tokenizers: Tokenizers) -> None:
+    """Raises `ValueError` if a tokenizer runs on the host, as no graph contains it."""
+    for name, tokenizer in tokenizers._asdict().items():
+        if not tokenizer.in_graph:
+            raise ValueError(
+                f"`{name}_tokenizer` must run in graphs for "
+                f"{FORMAT_NAMES['saved_model']}, whose inputs are texts; received "
+                f"{tokenizer!r}, which runs on the host. Use `format='ctranslate2'` or "
+                "`format='onnx'`, whose inputs are token ids."
+            )
+
+
 def array_input(model: GenerativeModel) -> tuple[tuple[int | None, ...], str]:
     """Returns the shape and the dtype of a source of a model that takes arrays."""
     spec = model.source_spec

@@ -2,11 +2,11 @@
 
 All tokenizers share the interface `Tokenizer`: `SentencePieceTokenizer` (subwords),
 `CharacterTokenizer`, `WordTokenizer`, `ByteTokenizer`, `MarianTokenizer` for trained
-Marian models, and `KerasHubTokenizer` for tokenizers of KerasHub. The first three are
-trained by their `train` method. `save` writes a tokenizer to one JSON file, which
-`Tokenizer.load` reads; the configuration of a model contains its tokenizers. Tokenizers
-consist of operations of TensorFlow and tensorflow-text, so a SavedModel can contain
-them.
+Marian models, `KerasHubTokenizer` for tokenizers of KerasHub, and
+`HuggingFaceTokenizer` for those of Hugging Face. The first three are trained by their
+`train` method. `save` writes a tokenizer to one JSON file, which `Tokenizer.load`
+reads; the configuration of a model contains its tokenizers. Tokenizers consist of
+operations of TensorFlow and tensorflow-text, so a SavedModel can contain them.
 
 `keras_transformer_runtime.text_files` reads the text files of the whole library, and
 `keras_transformer_runtime.text_rows` those with columns.
@@ -16,6 +16,7 @@ from keras_transformer_runtime.packages import require_extra
 
 require_extra("tensorflow", "`keras_transformer.text`")
 
+from keras_transformer.text.hugging_face_tokenizer import HuggingFaceTokenizer
 from keras_transformer.text.keras_hub_tokenizer import KerasHubTokenizer
 from keras_transformer.text.lookup_tokenizers import (
     ByteTokenizer,
@@ -41,6 +42,7 @@ from keras_transformer_runtime.text_files import (
 __all__ = [
     "ByteTokenizer",
     "CharacterTokenizer",
+    "HuggingFaceTokenizer",
     "KerasHubTokenizer",
     "MarianTokenizer",
     "Paths",

@@ -37,6 +37,10 @@ class PromptTokenizer(Tokenizer):
         self.tokenizer = tokenizer
         self.add_start_token = add_start_token
 
+    @property
+    def in_graph(self) -> bool:
+        return self.tokenizer.in_graph
+
     def tokenize(
         self, texts: Texts, add_start: bool = False, add_end: bool = False
     ) -> tf.RaggedTensor:

@@ -92,6 +92,11 @@ class Tokenizer(TokenVocabulary, tf.Module):
     def get_config(self) -> Config:
         """Returns the arguments of the constructor as JSON values."""
 
+    @property
+    def in_graph(self) -> bool:
+        """Whether TensorFlow computes the tokenizer, so a SavedModel can contain it."""
+        return True
+
     @classmethod
     def from_config(cls, config: Config) -> Self:
         """Creates a tokenizer from the configuration that `get_config` returned."""

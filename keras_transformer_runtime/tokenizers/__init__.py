@@ -18,6 +18,7 @@ Config: TypeAlias = dict[str, Any]  # JSON values
 LOOKUP_CLASSES = ("CharacterTokenizer", "WordTokenizer", "ByteTokenizer")
 CLASSES = (
     *("SentencePieceTokenizer", "MarianTokenizer", "KerasHubTokenizer"),
+    "HuggingFaceTokenizer",
     *LOOKUP_CLASSES,
 )
 # Classes of KerasHub that convert texts as their base class does. The classes of
@@ -35,7 +36,8 @@ PIECE_CLASSES = (
     *("T5Tokenizer", "VideoPrismTokenizer"),
 )
 # The types of the arguments that are not lists of str, ids apart.
-_TYPES = {"lowercase": bool, "add_prefix_space": bool, "proto": str}
+_TYPES: dict[str, type] = {"lowercase": bool, "add_prefix_space": bool}
+_TYPES |= {"proto": str, "tokenizer": str}
 
 
 def read_tokenizer(
@@ -91,6 +93,8 @@ def _class_named(name: str) -> type[TextTokenizer]:
         module = "sentence_piece_tokenizers"
     if name in LOOKUP_CLASSES:
         module = "lookup_tokenizers"
+    if name == "HuggingFaceTokenizer":
+        module = "hugging_face_tokenizers"
     module = f"keras_transformer_runtime.tokenizers.{module}"
     kind: type[TextTokenizer] = getattr(importlib.import_module(module), name)
     return kind

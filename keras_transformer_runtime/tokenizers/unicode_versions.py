@@ -6,15 +6,17 @@ A range includes both ends. It may include code points that no version assigns.
 import re
 
 
-def _character_class(ranges: str) -> str:
+def character_class(ranges: str) -> str:
     """Converts ranges of hexadecimal numbers to the inner part of a class of `re`."""
-    text = re.sub("[0-9A-F]+", lambda number: chr(int(number[0], 16)), ranges)
-    return "".join(text.split())
+    return "".join(
+        re.sub("[0-9A-F]+", lambda number: chr(int(number[0], 16)), each)
+        for each in ranges.split()
+    )
 
 
 # Characters of Unicode 14 to 18 that have a case, or that the rule of the final sigma
 # ignores. `tf.strings.lower` has the tables of Unicode 13.
-NEW_CASES = _character_class("""
+NEW_CASES = character_class("""
     558 58B-58C 5C8-5C9 888 890-891 897-89F 8C9-8D2 B53-B54 C3C ECE 180F
     1AC1-1AF0 1C89-1C8A 1DFA 208F 209D-209F 2C2F 2C5F A7C0-A7C1 A7CB-A7DD A7E2
     A7F1-A7F4 AB6C-AB6D FBC2 10570-1057A 1057C-1058A 1058C-10592 10594-10595
@@ -32,7 +34,7 @@ NEW_CASES = _character_class("""
 
 # Letters and numbers of Unicode 15.1 to 18. The regular expressions of TensorFlow have
 # the tables of Unicode 15.
-NEW_LETTERS_AND_NUMBERS = _character_class("""
+NEW_LETTERS_AND_NUMBERS = character_class("""
     558 58B-58C 88F C5C CDC 1C89-1C8A 208F 209D-209F A7CB-A7CF A7D2 A7D4 A7DA-A7F1
     AB6C-AB6D 105C0-105F3 107BB-107BF 10940-10959 10D40-10D85 10EC2-10EEE
     11380-113D3 116D0-116E3 11B0A-11BF9 11DB0-11DF1 1246F 12475-1247F 12550-12686

@@ -23,7 +23,11 @@ from keras_transformer.export.checking import (
     sample_arrays,
     sample_texts,
 )
-from keras_transformer.export.model_support import array_input, tokenizers_of
+from keras_transformer.export.model_support import (
+    array_input,
+    check_in_graph,
+    tokenizers_of,
+)
 from keras_transformer.export.saved_model.array_signatures import ArraySignatures
 from keras_transformer.export.saved_model.compact_graph import compact
 from keras_transformer.export.saved_model.model_card import (
@@ -243,7 +247,7 @@ def export_saved_model(
     """
     is_array = model.source_spec is not None
     if not is_array:
-        tokenizers_of(model)
+        check_in_graph(tokenizers_of(model))
     check_quantization(model, quantization)
     check_warmup(warmup)
     pair = language_pair(languages)
