@@ -4,8 +4,9 @@ The model is a `GPT2LMHeadModel` of transformers with random weights and 12 bloc
 width 768. `load_pretrained` reads it; the models of CTranslate2's converter and
 KerasHub's `GPT2CausalLM` have the same sizes. The prompts are random tokens of 16 to
 64, and each side generates 64 new tokens of each, greedily or by sampling (`--sample
-top-p`: 0.9, `--sample top-k`: 50). No side can end earlier. CTranslate2 groups prompts by length; transformers pads on
-the left; KerasHub pads on the right and starts at the shortest prompt.
+top-p`: 0.9, `--sample top-k`: 50). No side can end earlier. CTranslate2
+groups prompts by length; transformers pads on the left; KerasHub pads on the right and
+starts at the shortest prompt.
 
 Each side runs in its own process with its default threads; the sides alternate, and the
 figure is the median of new tokens a second, compilation apart:

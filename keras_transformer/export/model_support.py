@@ -23,6 +23,9 @@ def check_transformer(model: object, format: str) -> Transformer:
     """Returns the model as a `Transformer`, or raises `ValueError`."""
     if isinstance(model, Seq2Seq | CausalLM):
         _check_token_ids(model, format)
+        forced = getattr(model, "forced_first_token_id", None)
+        name = "forced_first_token_id"
+        require_supported(format, forced is None, name, forced, "`None`")
         return model
     raise _wrong_class(
         model, "a single Transformer, such as a `Seq2Seq` or a `CausalLM`,", format

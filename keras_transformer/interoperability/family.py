@@ -22,9 +22,12 @@ from keras_transformer.interoperability.settings import (
     config_of,
 )
 from keras_transformer.interoperability.tensors import Tensors
+from keras_transformer.interoperability.tokenizer_files import read_tokenizer
 from keras_transformer.interoperability.vocabulary import (
+    Languages,
     causal_settings,
     causal_vocabulary,
+    write_model_tokenizer,
 )
 from keras_transformer.types import Config
 
@@ -56,6 +59,7 @@ class Family(abc.ABC):
         bias: name of the bias of the logits, which a file may lack.
         unused: pattern of tensors that no layer has, such as tables of positions.
         heads: pattern of tensors of heads, which the model does not have.
+        has_languages: whether texts have tokens of their languages.
         first_rows: number of rows in front that the model does not have, by layer.
     """
 
@@ -70,6 +74,7 @@ class Family(abc.ABC):
     bias: ClassVar[str | None] = None
     unused: ClassVar[str] = r"(?!)"
     heads: ClassVar[str] = r"(?!)"
+    has_languages: ClassVar[bool] = False
     first_rows: ClassVar[Mapping[str, int]] = {}
 
     def complete(self, config: Config) -> Config:
@@ -101,12 +106,15 @@ class Family(abc.ABC):
 
     def read_tokenizers(self, folder: pathlib.Path, config: Config) -> Any:
         """Reads the tokenizers of a folder; `None` = it has none."""
-        return None
+        return read_tokenizer(folder, {**config, "model_type": self.model_type})
 
-    def write_tokenizers(self, model: Any, folder: pathlib.Path) -> None:  # noqa: B027
-        """Writes the tokenizers of a model, if it has any."""
+    def write_tokenizers(self, model: Any, folder: pathlib.Path) -> None:
+        """Writes the tokenizer of a model, if it has one that has a form there."""
+        write_model_tokenizer(model, folder)
 
-    def vocabulary(self, config: Config, tokenizers: Any) -> Config:
+    def vocabulary(
+        self, config: Config, tokenizers: Any, languages: Languages
+    ) -> Config:
         """Returns the arguments of sizes, special ids and tokenizers."""
         return causal_vocabulary(config, tokenizers)
 

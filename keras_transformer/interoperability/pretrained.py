@@ -35,7 +35,10 @@ from keras_transformer.interoperability.tensors import (
     checkpoint_files,
     open_checkpoint,
 )
-from keras_transformer.interoperability.vocabulary import stored_tokens
+from keras_transformer.interoperability.tokenizer_files import (
+    FILES as TOKENIZER_FILES,
+)
+from keras_transformer.interoperability.vocabulary import Languages, stored_tokens
 from keras_transformer.models import Seq2Seq, file_checks
 from keras_transformer.types import Config
 from keras_transformer_runtime.arguments import check_one_of
@@ -48,16 +51,10 @@ from keras_transformer_runtime.files import (
 from keras_transformer_runtime.packages import require_extra
 
 CONFIG = "config.json"
+MARIAN_FILES = ("source.spm", "target.spm", "target_vocab.json")
 FILES = (
-    CONFIG,
+    *(CONFIG, *TOKENIZER_FILES, *MARIAN_FILES),
     *checkpoint_files(WEIGHTS_FILE),
-    "tokenizer*.json",
-    "special_tokens_map.json",
-    "vocab.*",
-    "merges.txt",
-    "*.model",
-    "*.spm",
-    "target_vocab.json",
 )
 # A repository often has its weights in several formats. Only one is downloaded.
 FALLBACKS = dict.fromkeys(
@@ -69,7 +66,11 @@ SHARD_SIZE = 5 * 10**9
 
 
 def load_pretrained(
-    folder: str | os.PathLike, revision: str | None = None, dtype: Any = None
+    folder: str | os.PathLike,
+    revision: str | None = None,
+    dtype: Any = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> Any:
     """Loads a published model from a folder in the form of Hugging Face.
 
@@ -102,6 +103,11 @@ def load_pretrained(
         revision: branch, tag or commit of the repository, such as `"refs/pr/7"`.
         dtype: dtype or policy of the model, such as `"bfloat16"`. `None` = Keras's
             global policy.
+        source_language: str, language of the sources of a model of several languages,
+            as its tokenizer names it: `"en_XX"` (mBART), `"eng_Latn"` (NLLB), `"en"`
+            (M2M-100). Its token is added to each source.
+        target_language: str, language of the outputs. Its token is the first one of
+            every output (`forced_first_token_id`), or in mBART the start token.
 
     Returns:
         A `CausalLM`, a `Seq2Seq` or a `TextEncoder`.
@@ -119,6 +125,11 @@ def load_pretrained(
     print(model.generate("A man", Sampling(top_p=0.9), include_prompt=True))
     translator = load_pretrained("Helsinki-NLP/opus-mt-en-de")
     print(translator.generate(["A man sees a dog."]))
+    nllb = load_pretrained(
+        "facebook/nllb-200-distilled-600M",
+        source_language="eng_Latn",
+        target_language="deu_Latn",
+    )
     ```
 
     References:
@@ -133,8 +144,16 @@ def load_pretrained(
     check_one_of(FAMILIES, remedy=remedy, **{"model_type in config.json": kind})
     family = FAMILIES[kind]
     config = family.complete(raw)
+    languages = Languages(source_language, target_language)
+    if languages != Languages() and not family.has_languages:
+        raise ValueError(
+            "`source_language` and `target_language` must be `None` for a model of "
+            f"{kind!r}; received `source_language={source_language!r}`, "
+            f"`target_language={target_language!r}`."
+        )
     tokenizers = family.read_tokenizers(path, config)
-    arguments = {**family.arguments(config), **family.vocabulary(config, tokenizers)}
+    vocabulary = family.vocabulary(config, tokenizers, languages)
+    arguments = {**family.arguments(config), **vocabulary}
     tensors = open_checkpoint(path)
     family.check_tensors(config, tensors)
     arguments |= family.options_of_tensors(tensors.names)

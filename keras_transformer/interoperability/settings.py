@@ -46,7 +46,7 @@ _NO_DESIGN = {
     *("pad_token_id", "start_token_id", "end_token_id", "add_start_token"),
     *("tokenizer", "source_tokenizer", "target_tokenizer", "vocabulary_size"),
     *("source_vocabulary_size", "target_vocabulary_size", "output_bias"),
-    "use_pooler",
+    *("use_pooler", "forced_first_token_id"),
     *("kernel_regularizer", "bias_regularizer", "activity_regularizer"),
     *("kernel_constraint", "bias_constraint", "name", "trainable", "dtype"),
 }

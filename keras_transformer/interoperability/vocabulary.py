@@ -1,24 +1,30 @@
 """Special ids and tokenizers of a checkpoint, as arguments of a model."""
 
+import pathlib
 import warnings
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from keras import ops
 
 from keras_transformer.interoperability.tensors import LOGIT_OF_ADDED_TOKENS
+from keras_transformer.interoperability.tokenizer_files import (
+    LoadedTokenizer,
+    write_tokenizer,
+)
 from keras_transformer.models import CausalLM, Seq2Seq, TextEncoder
+from keras_transformer.text import FramedTokenizer, HuggingFaceTokenizer, Tokenizer
 from keras_transformer.types import Config
 
-if TYPE_CHECKING:
-    from keras_transformer.text import Tokenizer
+PublishedModel: TypeAlias = CausalLM | Seq2Seq | TextEncoder
 
 
-class LoadedTokenizer(NamedTuple):
-    """A tokenizer of a folder."""
+class Languages(NamedTuple):
+    """The languages of a model of several ones; `None` = not given."""
 
-    tokenizer: "Tokenizer"
-    adds_start_token: bool = False  # in front of each text
+    source: str | None = None
+    target: str | None = None
 
 
 def causal_vocabulary(config: Config, loaded: LoadedTokenizer | None) -> Config:
@@ -33,7 +39,7 @@ def causal_vocabulary(config: Config, loaded: LoadedTokenizer | None) -> Config:
         total = max(size, loaded.tokenizer.vocabulary_size)
         arguments: Config = {
             "tokenizer": loaded.tokenizer,
-            "add_start_token": loaded.adds_start_token,
+            "add_start_token": bool(loaded.first_token_ids),
         }
     else:
         end = end_token_id(config)
@@ -64,27 +70,84 @@ def causal_settings(model: CausalLM) -> Config:
     }
 
 
-def seq2seq_vocabulary(config: Config, loaded: LoadedTokenizer | None) -> Config:
+def seq2seq_vocabulary(
+    config: Config, loaded: LoadedTokenizer | None, languages: Languages
+) -> Config:
     """Returns the arguments of a `Seq2Seq` with one vocabulary."""
     size = config["vocab_size"]
     names = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
     check_below(config, *names)
-    start, end, pad = config[names[0]], end_token_id(config), config[names[2]]
+    tokenizers, start, forced = _sides(config, loaded, languages)
+    start = config[names[0]] if start is None else start
+    end, pad = end_token_id(config), config[names[2]]
     for name, token_id in zip(names, (start, end, pad), strict=True):
         if token_id is None:
             raise ValueError(
                 f"`{name}` in config.json must be an id; received `{name}=None`."
             )
-    total = size
-    arguments: Config = {
+    return {
+        "vocabulary_size": size,
         "pad_token_id": pad,
         "start_token_id": start,
         "end_token_id": end,
+        "forced_first_token_id": forced,
+        **tokenizers,
     }
-    if loaded is not None:
-        total = max(size, loaded.tokenizer.vocabulary_size)
-        arguments |= {"source_tokenizer": loaded.tokenizer}
-    return {"vocabulary_size": total, **arguments}
+
+
+def _sides(
+    config: Config, loaded: LoadedTokenizer | None, languages: Languages
+) -> tuple[Config, int | None, int | None]:
+    """Returns the tokenizers, and the ids of the start and of a forced first token."""
+    forced = config.get("forced_bos_token_id")
+    if loaded is None:
+        _check_languages({}, languages)
+        return {}, None, forced
+    known = loaded.language_token_ids
+    if not known:
+        _check_languages(known, languages)
+        framed = _framed(loaded, None)
+        return {"source_tokenizer": framed}, None, forced
+    if languages.target is None and forced in known.values():
+        names = {token_id: name for name, token_id in known.items()}
+        languages = languages._replace(target=names.get(forced))
+    _check_languages(known, languages)
+    source, target = (known[name] for name in languages if name is not None)
+    tokenizers: Config = {"source_tokenizer": _framed(loaded, source)}
+    if {*loaded.last_token_ids} & {*known.values()}:
+        # mBART begins an output with the token that ends its row.
+        return {**tokenizers, "target_tokenizer": loaded.tokenizer}, target, None
+    return {**tokenizers, "target_tokenizer": _framed(loaded, target)}, None, target
+
+
+def _framed(loaded: LoadedTokenizer, language_token_id: int | None) -> Tokenizer:
+    """Returns the tokenizer with the tokens around a text, in another language."""
+    known = {*loaded.language_token_ids.values()}
+
+    def replaced(token_ids: Sequence[int]) -> list[int]:
+        return [
+            language_token_id if id in known and language_token_id is not None else id
+            for id in token_ids
+        ]
+
+    first = replaced(loaded.first_token_ids)
+    # The tokenizer itself adds the end token.
+    end = loaded.tokenizer.end_token_id
+    last = [id for id in replaced(loaded.last_token_ids) if id != end]
+    if not first and not last:
+        return loaded.tokenizer
+    return FramedTokenizer(loaded.tokenizer, first, last)
+
+
+def _check_languages(known: Mapping[str, int], languages: Languages) -> None:
+    """Raises `ValueError` for a language that the model does not have."""
+    for side, language in languages._asdict().items():
+        if language not in (known or [None]):
+            choices = ", ".join(map(repr, sorted(known))) or "`None`"
+            raise ValueError(
+                f"`{side}_language` must be one of the languages of the tokenizer, "
+                f"{choices}; received `{side}_language={language!r}`."
+            )
 
 
 def seq2seq_settings(model: Seq2Seq) -> Config:
@@ -92,6 +155,7 @@ def seq2seq_settings(model: Seq2Seq) -> Config:
     return {
         **shared_settings(model),
         "decoder_start_token_id": model.start_token_id,
+        "forced_bos_token_id": model.forced_first_token_id,
     }
 
 
@@ -160,3 +224,26 @@ def encoder_settings(model: TextEncoder) -> Config:
         "vocab_size": model.vocabulary_size,
         "pad_token_id": model.pad_token_id,
     }
+
+
+def write_model_tokenizer(model: PublishedModel, folder: pathlib.Path) -> None:
+    """Writes the tokenizer of a model; warns if it has no form there."""
+    tokenizer = getattr(model, "target_tokenizer", None) or getattr(
+        model, "tokenizer", None
+    )
+    if tokenizer is None:
+        return
+    first: list[int] | None = None
+    last: list[int] | None = None
+    if isinstance(tokenizer, FramedTokenizer):
+        tokenizer = tokenizer.tokenizer
+    if not isinstance(tokenizer, HuggingFaceTokenizer):
+        begins = isinstance(model, TextEncoder) or (
+            isinstance(model, CausalLM) and model.add_start_token
+        )
+        first = [tokenizer.start_token_id] if begins else []
+        last = [] if isinstance(model, CausalLM) else [tokenizer.end_token_id]
+    try:
+        write_tokenizer(tokenizer, folder, first_token_ids=first, last_token_ids=last)
+    except ValueError as error:
+        warnings.warn(f"No tokenizer was written: {error}", stacklevel=2)

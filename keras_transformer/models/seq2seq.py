@@ -149,6 +149,8 @@ class Seq2Seq(TransformerModel):
         start_token_id: int, the first input of the decoder; it may be the padding.
         end_token_id: int, ends sources and outputs; it must not be the padding. The
             target tokenizer, if there is one, determines the three ids.
+        forced_first_token_id: int, the first token of every output, such as that of
+            the language in M2M-100; `None` = any token. Its probability is 1.
         source_tokenizer: tokenizer of the source texts (see
             `keras_transformer.text`), saved with the model.
         target_tokenizer: tokenizer of the target texts; `source_tokenizer` if
@@ -234,6 +236,7 @@ class Seq2Seq(TransformerModel):
         *("tie_embeddings", "scale_embeddings", "normalize_embeddings"),
         *("output_bias", "max_source_length", "max_target_length"),
         *("output_length_ratio", "pad_token_id", "start_token_id", "end_token_id"),
+        "forced_first_token_id",
     )
 
     @explains_arguments
@@ -269,6 +272,7 @@ class Seq2Seq(TransformerModel):
         pad_token_id: int = 0,
         start_token_id: int = 2,
         end_token_id: int = 3,
+        forced_first_token_id: int | None = None,
         source_tokenizer: "Tokenizer | None" = None,
         target_tokenizer: "Tokenizer | None" = None,
         source_embedding: keras.layers.Layer | None = None,
@@ -276,6 +280,8 @@ class Seq2Seq(TransformerModel):
     ):
         super().__init__(**kwargs)
         check_ints(1, num_layers=num_layers, hidden_dim=hidden_dim)
+        check_ints(0, optional=True, forced_first_token_id=forced_first_token_id)
+        self.forced_first_token_id = forced_first_token_id
         check_ints(1, optional=True, num_decoder_layers=num_decoder_layers)
         self.num_layers = num_layers
         self.num_decoder_layers = num_decoder_layers or num_layers
@@ -525,7 +531,17 @@ class Seq2Seq(TransformerModel):
         if scores:
             attention = ops.cast(scores[0]["cross_attention"], "float32")
             state["attention"] = ops.mean(attention, axis=1)
-        return self.compute_logits(x, state.get("output_kernel")), state
+        logits = self.compute_logits(x, state.get("output_kernel"))
+        return self._force_first_token(logits, index), state
+
+    def _force_first_token(self, logits: Tensor, index: Tensor) -> Tensor:
+        """Excludes all other tokens from the first step."""
+        if self.forced_first_token_id is None:
+            return logits
+        tokens = ops.arange(self.target_vocabulary_size)
+        forced = ops.where(ops.equal(tokens, self.forced_first_token_id), 0.0, -3e4)
+        forced = ops.cast(forced, logits.dtype)
+        return ops.where(ops.equal(index, 0), forced, logits)
 
     def cross_attention(
         self,

@@ -16,6 +16,7 @@ from keras_transformer_runtime.packages import require_extra
 
 require_extra("tensorflow", "`keras_transformer.text`")
 
+from keras_transformer.text.framed_tokenizer import FramedTokenizer
 from keras_transformer.text.hugging_face_tokenizer import HuggingFaceTokenizer
 from keras_transformer.text.keras_hub_tokenizer import KerasHubTokenizer
 from keras_transformer.text.lookup_tokenizers import (
@@ -43,6 +44,7 @@ __all__ = [
     "ByteTokenizer",
     "CharacterTokenizer",
     "HuggingFaceTokenizer",
+    "FramedTokenizer",
     "KerasHubTokenizer",
     "MarianTokenizer",
     "Paths",

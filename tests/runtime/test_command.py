@@ -397,7 +397,9 @@ def test_import_an_exported_model(model, folder, tmp_path, monkeypatch, failure)
     assert "end in .keras" in refusal("import", new, tmp_path / "model.h5")
     error = failure("import", tmp_path / "none", tmp_path / "new.keras")
     assert "error: `FOLDER` must be a folder, or a name" in error
-    result = run("export", folder / "model.keras", new / "2", "--format", "transformers")
+    result = run(
+        "export", folder / "model.keras", new / "2", "--format", "transformers"
+    )
     assert "must have the design of a family" in str(result.exception)
 
 

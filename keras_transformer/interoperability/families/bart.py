@@ -13,6 +13,7 @@ from keras_transformer.interoperability.settings import (
     token_id,
 )
 from keras_transformer.interoperability.vocabulary import (
+    Languages,
     seq2seq_settings,
     seq2seq_vocabulary,
 )
@@ -65,6 +66,7 @@ def bart_settings(**settings: Setting) -> dict[str, Setting]:
         "is_encoder_decoder": fixed(True),
         "tie_word_embeddings": fixed(True),
         "decoder_start_token_id": token_id(2),
+        "forced_bos_token_id": token_id(None),
         "bos_token_id": token_id(0),
         "eos_token_id": token_id(2),
         "pad_token_id": token_id(1),
@@ -131,8 +133,10 @@ class Bart(Family):
         positions = LearnedPositionalEncoding(config["max_position_embeddings"])
         return {**super().arguments(config), "positions": positions}
 
-    def vocabulary(self, config: Config, tokenizers: Any) -> Config:
-        return seq2seq_vocabulary(config, tokenizers)
+    def vocabulary(
+        self, config: Config, tokenizers: Any, languages: Languages
+    ) -> Config:
+        return seq2seq_vocabulary(config, tokenizers, languages)
 
     def vocabulary_settings(self, model: Seq2Seq) -> Config:
         return seq2seq_settings(model)
@@ -163,6 +167,7 @@ class MBart(Bart):
         normalize_before=fixed(True), add_final_layer_norm=fixed(True)
     )
     design = {**Bart.design, "normalize_first": True}
+    has_languages = True
 
 
 class M2M100(Bart):
@@ -187,6 +192,7 @@ class M2M100(Bart):
         "layer_norm_epsilon": 1e-5,
     }
     bias = None
+    has_languages = True
     first_rows = {}
     # Tables of positions, which `PositionalEncoding` computes.
     unused = r"model\.(encoder|decoder)\.embed_positions\.weights?"

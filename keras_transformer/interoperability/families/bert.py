@@ -13,6 +13,7 @@ from keras_transformer.interoperability.settings import (
     token_id,
 )
 from keras_transformer.interoperability.vocabulary import (
+    Languages,
     encoder_settings,
     encoder_vocabulary,
 )
@@ -92,7 +93,9 @@ class Bert(Family):
         length += self.first_position
         return {**super().config(design), "max_position_embeddings": length}
 
-    def vocabulary(self, config: Config, tokenizers: Any) -> Config:
+    def vocabulary(
+        self, config: Config, tokenizers: Any, languages: Languages
+    ) -> Config:
         return encoder_vocabulary(config, tokenizers)
 
     def vocabulary_settings(self, model: Any) -> Config:

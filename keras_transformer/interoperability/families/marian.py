@@ -14,6 +14,7 @@ from keras_transformer.interoperability.settings import (
     token_id,
 )
 from keras_transformer.interoperability.tensors import Tensors, are_sinusoids
+from keras_transformer.interoperability.vocabulary import Languages
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.models import Seq2Seq
 from keras_transformer.text import MarianTokenizer
@@ -123,7 +124,9 @@ class Marian(Bart):
             tokenizers[f"{side}_tokenizer"] = tokenizer
         return tokenizers
 
-    def vocabulary(self, config: Config, tokenizers: Config) -> Config:
+    def vocabulary(
+        self, config: Config, tokenizers: Config, languages: Languages
+    ) -> Config:
         sizes = {"vocabulary_size": config["vocab_size"]}
         if not config["share_encoder_decoder_embeddings"]:
             sizes = {

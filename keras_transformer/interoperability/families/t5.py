@@ -16,6 +16,7 @@ from keras_transformer.interoperability.settings import (
     token_id,
 )
 from keras_transformer.interoperability.vocabulary import (
+    Languages,
     seq2seq_settings,
     seq2seq_vocabulary,
 )
@@ -180,8 +181,10 @@ class T5(Family):
             return parameter._replace(scale=config["d_model"] ** -0.5)
         return parameter
 
-    def vocabulary(self, config: Config, tokenizers: Any) -> Config:
-        return seq2seq_vocabulary(config, tokenizers)
+    def vocabulary(
+        self, config: Config, tokenizers: Any, languages: Languages
+    ) -> Config:
+        return seq2seq_vocabulary(config, tokenizers, languages)
 
     def vocabulary_settings(self, model: Seq2Seq) -> Config:
         return seq2seq_settings(model)
