@@ -56,6 +56,18 @@ def test_ids_are_equal(theirs, tokenizer):
     assert [row for batch in data for row in batch.to_list()] == expected
 
 
+def test_batches_without_words(tokenizer):
+    in_graph = tf.function(
+        lambda texts: tokenizer.detokenize(tokenizer.tokenize(texts)),
+        input_signature=[tf.TensorSpec([None], tf.string)],
+    )
+    for texts in ([], [""], ["", ""]):
+        rows = tokenizer.tokenize(tf.constant(texts, tf.string))
+        assert rows.to_list() == [[]] * len(texts)
+        found = in_graph(tf.constant(texts, tf.string)).numpy().tolist()
+        assert found == [b""] * len(texts)
+
+
 def test_texts_are_equal(theirs, tokenizer):
     rows = their_ids(theirs, TEXTS)
     expected = theirs.decode_batch(rows)

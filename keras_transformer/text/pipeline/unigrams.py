@@ -36,7 +36,7 @@ class UnigramEncoder(tf.Module):
     def split(self, words: tf.Tensor) -> tf.RaggedTensor:
         """Splits words further where no token crosses; returns `(words, None)`."""
         if self._is_split:
-            return split_texts(words, "▁?[^▁]+|▁")
+            return split_texts(words, "▁*[^▁]+|▁+")
         return tf.RaggedTensor.from_uniform_row_length(words, 1)
 
     def ids(self, words: tf.Tensor) -> tf.RaggedTensor:
@@ -90,7 +90,8 @@ class UnigramEncoder(tf.Module):
         lowest = tf.constant(-float("inf"), tf.float64)
         window = tf.fill([tf.size(lengths), longest], lowest)
         window = tf.concat([window[:, 1:], tf.zeros_like(window[:, :1])], axis=1)
-        steps = tf.cast(tf.reduce_max(tf.concat([lengths, [0]], axis=0)), tf.int32)
+        # At least one step, as TensorFlow cannot stack none.
+        steps = tf.cast(tf.reduce_max(tf.concat([lengths, [1]], axis=0)), tf.int32)
         columns = tf.range(longest, 0, -1, tf.int64)  # lengths of pieces
         # A piece of length k from a place is in column `longest - k`.
         numbers = tf.range(longest, dtype=tf.int64)
