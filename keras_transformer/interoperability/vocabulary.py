@@ -108,9 +108,9 @@ def _sides(
         _check_languages(known, languages)
         framed = _framed(loaded, None)
         return {"source_tokenizer": framed}, None, forced
-    if languages.target is None and forced in known.values():
-        names = {token_id: name for name, token_id in known.items()}
-        languages = languages._replace(target=names.get(forced))
+    if languages.target is None:
+        named = [name for name, token_id in known.items() if token_id == forced]
+        languages = languages._replace(target=next(iter(named), None))
     _check_languages(known, languages)
     source, target = (known[name] for name in languages if name is not None)
     tokenizers: Config = {"source_tokenizer": _framed(loaded, source)}

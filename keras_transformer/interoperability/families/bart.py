@@ -201,17 +201,18 @@ class M2M100(Bart):
         length = config["max_position_embeddings"]
         return {
             **super().arguments(config),
-            "positions": fairseq_positions(config["d_model"]),
+            "positions": fairseq_positions(config["d_model"], config["pad_token_id"]),
             "max_source_length": length,
             "max_target_length": length,
         }
 
 
-def fairseq_positions(hidden_dim: int) -> PositionalEncoding:
-    """Returns the sinusoids of fairseq, whose first position has the number 2.
+def fairseq_positions(hidden_dim: int, pad_token_id: int | None) -> PositionalEncoding:
+    """Returns the sinusoids of fairseq, whose first position is `pad_token_id + 1`.
 
     The last of the `hidden_dim / 2` wavelengths is that of the first one times 10,000.
     """
     half = hidden_dim // 2
     wavelength = 10000 ** (half / max(half - 1, 1))
-    return PositionalEncoding(wavelength, interleaved=False, offset=2)
+    offset = 0 if pad_token_id is None else pad_token_id + 1
+    return PositionalEncoding(wavelength, interleaved=False, offset=offset)

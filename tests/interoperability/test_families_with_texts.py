@@ -1,0 +1,140 @@
+"""Folders with tokenizers: texts in, texts out, as transformers computes them."""
+
+import json
+
+import hugging_face_tokenizers
+import numpy as np
+import published_models
+import pytest
+import torch
+from hugging_face_tokenizers import TOKENS
+from keras import ops
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from keras_transformer import GreedySearch, load_pretrained
+from keras_transformer.models import CausalLM, Seq2Seq
+
+pytestmark = pytest.mark.once
+TEXTS = ["a man sees two dogs", "Zwei Hunde!", "the man"]
+# The design of a model, the kind of its tokenizer, and further settings.
+CASES = {
+    "gpt2": ("gpt2", "gpt2", {}),
+    "llama 2": ("llama 2", "llama2", {}),
+    "llama 3": ("llama 3", "llama3", {}),
+    "qwen 3": ("qwen 3", "qwen2", {}),
+    "bart": ("bart", "roberta", {"forced_bos_token_id": "<s>"}),
+    "mbart": ("mbart", "mbart", {"decoder_start_token_id": "ro_RO"}),
+    "nllb": ("m2m-100", "nllb", {}),
+    "t5": ("t5", "t5", {}),
+    "bert": ("bert", "bert", {}),
+}
+LANGUAGES = {
+    "mbart": {"source_language": "en_XX", "target_language": "ro_RO"},
+    "nllb": {"source_language": "eng_Latn", "target_language": "fra_Latn"},
+}
+
+
+class Folder:
+    """A model of transformers with a tokenizer, and the same model here."""
+
+    def __init__(self, name, path):
+        design, kind, settings = CASES[name]
+        own = hugging_face_tokenizers.KINDS[kind]()
+        pad, unknown, start, end = TOKENS[kind]
+        tokens = {"pad_token": pad, "unk_token": unknown, "eos_token": end}
+        tokens["bos_token"] = start if kind != "t5" else None
+        if kind == "bert":
+            tokens = {"pad_token": pad, "unk_token": unknown, "cls_token": start}
+            tokens["sep_token"] = end
+        self.tokenizer = PreTrainedTokenizerFast(tokenizer_object=own, **tokens)
+        ids = {role: token and own.token_to_id(token) for role, token in tokens.items()}
+        special = {
+            "vocab_size": own.get_vocab_size() + 3,
+            "pad_token_id": ids["pad_token"],
+        }
+        if kind != "bert":
+            special |= {"eos_token_id": ids["eos_token"]}
+        if design not in ("t5", "bert"):
+            special |= {"bos_token_id": ids["bos_token"]}
+        if design in ("bart", "mbart", "m2m-100"):
+            special |= {"decoder_start_token_id": ids["eos_token"]}
+        special |= {key: own.token_to_id(token) for key, token in settings.items()}
+        if design == "m2m-100":  # transformers has a position for the padding token.
+            special |= {"max_position_embeddings": special["vocab_size"]}
+        self.theirs = published_models.random_model(design, **special)
+        self.theirs.save_pretrained(path)
+        self.tokenizer.save_pretrained(path)
+        self.name = name
+        self.ours = load_pretrained(path, **LANGUAGES.get(name, {}))
+
+
+@pytest.fixture(scope="module", params=CASES)
+def folder(request, tmp_path_factory):
+    return Folder(request.param, tmp_path_factory.mktemp("folder") / "model")
+
+
+def rows_of_sources(ours):
+    if isinstance(ours, CausalLM):
+        return ours.source_tokenizer.tokenize(TEXTS).to_list()
+    if isinstance(ours, Seq2Seq):
+        return ours.source_tokenizer.tokenize(TEXTS, add_end=True).to_list()
+    return ours.tokenizer.tokenize(TEXTS, add_start=True, add_end=True).to_list()
+
+
+def test_token_ids(folder):
+    assert rows_of_sources(folder.ours) == folder.tokenizer(TEXTS).input_ids
+
+
+def test_texts(folder):
+    ours, theirs = folder.ours, folder.theirs
+    if not isinstance(ours, CausalLM | Seq2Seq):
+        pytest.skip("An encoder generates nothing.")
+    ours.forces_end_token = False
+    options = {"max_new_tokens": 9, "do_sample": False, "num_beams": 1}
+    if ours.__class__ is Seq2Seq:
+        options |= {"decoder_start_token_id": ours.start_token_id}
+        options |= {"forced_bos_token_id": ours.forced_first_token_id}
+        options |= {"forced_eos_token_id": None}
+    found = ours.generate(TEXTS, GreedySearch(), max_length=9)
+    for text, row in zip(TEXTS, rows_of_sources(ours), strict=True):
+        ids = torch.tensor([row])
+        [output] = theirs.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            pad_token_id=ours.pad_token_id,
+            eos_token_id=ours.end_token_id,
+            **options,
+        ).tolist()
+        new = output[len(row) if isinstance(ours, CausalLM) else 1 :]
+        [expected] = ours.target_tokenizer.detokenize([new]).numpy()
+        assert found[TEXTS.index(text)] == expected.decode()
+
+
+def test_they_go_out_and_in_again(folder, tmp_path):
+    ours = folder.ours
+    ours.save_pretrained(tmp_path / "ours")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert theirs(TEXTS).input_ids == folder.tokenizer(TEXTS).input_ids
+    config = json.loads((tmp_path / "ours" / "config.json").read_text())
+    own = folder.theirs.config
+    assert config["vocab_size"] == own.vocab_size
+    for name in ("eos_token_id", "decoder_start_token_id"):
+        if name in config:
+            assert config[name] == getattr(own, name)
+    again = load_pretrained(tmp_path / "ours", **LANGUAGES.get(folder.name, {}))
+    assert rows_of_sources(again) == rows_of_sources(ours)
+    for one, other in zip(ours.weights, again.weights, strict=True):
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(one), ops.convert_to_numpy(other), atol=1e-6
+        )
+
+
+def test_languages_are_checked(tmp_path):
+    Folder("nllb", tmp_path)
+    with pytest.raises(ValueError, match="`target_language` must be .*'fra_Latn'.*None"):
+        load_pretrained(tmp_path, source_language="eng_Latn")
+    with pytest.raises(ValueError, match="`source_language` must .*'eng_Latn'.*'en'"):
+        load_pretrained(tmp_path, source_language="en", target_language="fra_Latn")
+    Folder("t5", tmp_path / "t5")
+    with pytest.raises(ValueError, match="must be `None` for a model of 't5'"):
+        load_pretrained(tmp_path / "t5", source_language="en")
