@@ -71,6 +71,7 @@ def load_pretrained(
     dtype: Any = None,
     source_language: str | None = None,
     target_language: str | None = None,
+    model_type: str | None = None,
 ) -> Any:
     """Loads a published model from a folder in the form of Hugging Face.
 
@@ -108,6 +109,7 @@ def load_pretrained(
             (M2M-100). Its token is added to each source.
         target_language: str, language of the outputs. Its token is the first one of
             every output (`forced_first_token_id`), or in mBART the start token.
+        model_type: str, the family, if an old `config.json` does not name it.
 
     Returns:
         A `CausalLM`, a `Seq2Seq` or a `TextEncoder`.
@@ -139,10 +141,12 @@ def load_pretrained(
     if (path / DECODER_FILE).is_file() and not (path / CONFIG).exists():
         return _load_own_marian(path, dtype)
     raw = read_json(checked_file(path / CONFIG))
-    kind = raw.get("model_type")
-    remedy = "Other families cannot be loaded."
-    check_one_of(FAMILIES, remedy=remedy, **{"model_type in config.json": kind})
-    family = FAMILIES[kind]
+    check_one_of(FAMILIES, optional=True, model_type=model_type)
+    found = {"model_type in config.json": model_type or raw.get("model_type")}
+    remedy = "Other families cannot be loaded. If there is none, pass `model_type`."
+    check_one_of(FAMILIES, False, remedy, **found)
+    [kind] = found.values()
+    family = FAMILIES[str(kind)]
     config = family.complete(raw)
     languages = Languages(source_language, target_language)
     if languages != Languages() and not family.has_languages:

@@ -131,7 +131,9 @@ def test_they_go_out_and_in_again(folder, tmp_path):
 
 def test_languages_are_checked(tmp_path):
     Folder("nllb", tmp_path)
-    with pytest.raises(ValueError, match="`target_language` must be .*'fra_Latn'.*None"):
+    with pytest.raises(
+        ValueError, match="`target_language` must be .*'fra_Latn'.*None"
+    ):
         load_pretrained(tmp_path, source_language="eng_Latn")
     with pytest.raises(ValueError, match="`source_language` must .*'eng_Latn'.*'en'"):
         load_pretrained(tmp_path, source_language="en", target_language="fra_Latn")
