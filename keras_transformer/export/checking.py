@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeAlias
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -46,7 +47,7 @@ print(json.dumps(best, default=bytes.decode))
 """
 
 
-def check_weights(model: GenerativeModel) -> None:
+def check_weights(model: keras.Model) -> None:
     """Raises `FloatingPointError` for a NaN or `inf`; a bias can have `-inf`."""
     for weight in model.weights:
         if not np.all(ops.convert_to_numpy(weight) < np.inf):

@@ -3,7 +3,7 @@
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from keras import ops
@@ -11,10 +11,15 @@ from keras import ops
 from keras_transformer.decoding import GreedySearch
 from keras_transformer.interoperability.families import FAMILIES
 from keras_transformer.interoperability.pretrained import load_pretrained
-from keras_transformer.models import Seq2Seq, TextEncoder
+from keras_transformer.interoperability.settings import PublishedModel
+from keras_transformer.models import CausalLM, Seq2Seq, TextEncoder
+from keras_transformer.text import Tokenizer
 from keras_transformer_runtime.arguments import check_ints
 from keras_transformer_runtime.files import read_json
 from keras_transformer_runtime.packages import require_modules
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 REQUIREMENTS = {"torch": "torch>=2.13", "transformers": "transformers>=5.23"}
 # Of logits and hidden states, relative to the largest value.
@@ -41,7 +46,7 @@ def compare_with_transformers(
     texts: Sequence[str] = (),
     length: int = 16,
     max_length: int = 16,
-    **options: Any,
+    **options: str | None,
 ) -> list[Check]:
     """Compares a folder with transformers: outputs, greedy search and token ids.
 
@@ -93,7 +98,7 @@ def compare_with_transformers(
     return checks
 
 
-def _load_theirs(folder: pathlib.Path, model_type: str | None) -> Any:
+def _load_theirs(folder: pathlib.Path, model_type: str | None) -> "PreTrainedModel":
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -104,12 +109,15 @@ def _load_theirs(folder: pathlib.Path, model_type: str | None) -> Any:
 
 
 def _compare_outputs(
-    ours: Any, theirs: Any, rows: np.ndarray, random: np.random.Generator
+    ours: PublishedModel,
+    theirs: "PreTrainedModel",
+    rows: np.ndarray,
+    random: np.random.Generator,
 ) -> Check:
     import torch
 
-    inputs: dict[str, Any] = {"input_ids": torch.tensor(rows)}
-    own: Any = rows
+    inputs: dict[str, torch.Tensor] = {"input_ids": torch.tensor(rows)}
+    own: np.ndarray | dict[str, np.ndarray] = rows
     if isinstance(ours, Seq2Seq):
         targets = random.integers(0, theirs.config.vocab_size, rows.shape)
         targets[targets == ours.pad_token_id] = ours.end_token_id
@@ -130,7 +138,7 @@ def _compare_outputs(
 
 
 def _compare_searches(
-    ours: Any, theirs: Any, rows: np.ndarray, max_length: int
+    ours: CausalLM | Seq2Seq, theirs: Any, rows: np.ndarray, max_length: int
 ) -> Check:
     import torch
 
@@ -162,7 +170,7 @@ def _compare_searches(
 
 
 def _compare_tokens(
-    tokenizer: Any, folder: pathlib.Path, texts: Sequence[str]
+    tokenizer: Tokenizer, folder: pathlib.Path, texts: Sequence[str]
 ) -> Check:
     import transformers
 

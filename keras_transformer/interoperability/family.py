@@ -3,9 +3,7 @@
 import abc
 import pathlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
-
-import keras
+from typing import ClassVar, Generic, TypeVar
 
 from keras_transformer.interoperability.parameters import (
     LayerNames,
@@ -15,6 +13,7 @@ from keras_transformer.interoperability.parameters import (
     layer_paths,
 )
 from keras_transformer.interoperability.settings import (
+    PublishedModel,
     Setting,
     arguments_of,
     complete_arguments,
@@ -22,14 +21,17 @@ from keras_transformer.interoperability.settings import (
     config_of,
 )
 from keras_transformer.interoperability.tensors import Tensors
-from keras_transformer.interoperability.tokenizer_files import read_tokenizer
+from keras_transformer.interoperability.tokenizer_files import (
+    LoadedTokenizer,
+    read_tokenizer,
+)
 from keras_transformer.interoperability.vocabulary import (
     Languages,
-    causal_settings,
-    causal_vocabulary,
     write_model_tokenizer,
 )
 from keras_transformer.types import Config
+
+Model = TypeVar("Model", bound=PublishedModel)
 
 # Layers with a row for each token.
 TOKEN_LAYERS = {
@@ -42,7 +44,7 @@ TOKEN_LAYERS = {
 KEY_DIM = "attention_options.key_dim"
 
 
-class Family(abc.ABC):
+class Family(abc.ABC, Generic[Model]):
     """A family of published models, with the names of transformers.
 
     A family is a table. The methods that a family overrides are the exceptions to it.
@@ -65,7 +67,7 @@ class Family(abc.ABC):
 
     model_type: ClassVar[str]
     architecture: ClassVar[str]
-    model_class: ClassVar[type[keras.Model]]
+    model_class: type[Model]
     settings: ClassVar[Mapping[str, Setting]]
     design: ClassVar[Config] = {}
     layers: ClassVar[LayerNames]
@@ -104,27 +106,29 @@ class Family(abc.ABC):
     def check_tensors(self, config: Config, tensors: Tensors) -> None:  # noqa: B027
         """Raises `ValueError` for a tensor that the model computes differently."""
 
-    def read_tokenizers(self, folder: pathlib.Path, config: Config) -> Any:
-        """Reads the tokenizers of a folder; `None` = it has none."""
+    @abc.abstractmethod
+    def read_vocabulary(
+        self, folder: pathlib.Path, config: Config, languages: Languages
+    ) -> Config:
+        """Reads the arguments of sizes, special ids and tokenizers."""
+
+    def read_tokenizer(
+        self, folder: pathlib.Path, config: Config
+    ) -> LoadedTokenizer | None:
+        """Reads the tokenizer of a folder; `None` = it has none."""
         return read_tokenizer(folder, {**config, "model_type": self.model_type})
 
-    def write_tokenizers(self, model: Any, folder: pathlib.Path) -> None:
+    def write_tokenizers(self, model: Model, folder: pathlib.Path) -> None:
         """Writes the tokenizer of a model, if it has one that has a form there."""
         write_model_tokenizer(model, folder)
-
-    def vocabulary(
-        self, config: Config, tokenizers: Any, languages: Languages
-    ) -> Config:
-        """Returns the arguments of sizes, special ids and tokenizers."""
-        return causal_vocabulary(config, tokenizers)
 
     def generation_settings(self, config: Config) -> Config:
         """Returns the settings of `generation_config.json` apart from special ids."""
         return {}
 
-    def vocabulary_settings(self, model: Any) -> Config:
+    @abc.abstractmethod
+    def vocabulary_settings(self, model: Model) -> Config:
         """Returns the settings of special ids, which the tokenizers do not contain."""
-        return causal_settings(model)
 
     def options_of_tensors(self, names: Collection[str]) -> Config:
         """Returns arguments that depend on which tensors a file has."""
@@ -134,7 +138,7 @@ class Family(abc.ABC):
         """Returns all arguments that complete settings determine."""
         return complete_arguments(self.model_class, self.arguments(config))
 
-    def parameters(self, model: keras.Model, config: Config) -> Iterator[Parameter]:
+    def parameters(self, model: Model, config: Config) -> Iterator[Parameter]:
         """Yields the tensors of a model."""
         for name, paths in layer_paths(model, self.layer_names(model)):
             layers = [find_layer(model, path) for path in paths]
@@ -145,7 +149,7 @@ class Family(abc.ABC):
         if self.bias is not None and bias is not None:
             yield Parameter(self.bias, (bias,), (1, *bias.shape))
 
-    def layer_names(self, model: Any) -> LayerNames:
+    def layer_names(self, model: Model) -> LayerNames:
         """Returns the names of the layers of a model."""
         return self.layers
 
@@ -175,12 +179,17 @@ class Family(abc.ABC):
         return [*names, *(name for name in others if name not in names)]
 
 
-def block_names(prefix: str, stack: str, layers: Mapping[str, Any]) -> dict[str, Any]:
+def block_names(
+    prefix: str, stack: str, layers: LayerNames
+) -> dict[str, str | tuple[str, ...]]:
     """Returns the names of the layers of all blocks, from those within a block."""
 
-    def path(layer: Any) -> Any:
-        if isinstance(layer, str):
-            return f"{stack}.blocks.{{}}.{layer}"
-        return tuple(map(path, layer))
+    def path(layer: str) -> str:
+        return f"{stack}.blocks.{{}}.{layer}"
 
-    return {f"{prefix}.{{}}.{name}": path(layer) for name, layer in layers.items()}
+    return {
+        f"{prefix}.{{}}.{name}": (
+            path(layer) if isinstance(layer, str) else tuple(map(path, layer))
+        )
+        for name, layer in layers.items()
+    }

@@ -5,7 +5,6 @@ import os
 import pathlib
 import re
 import warnings
-from typing import Any
 
 import keras
 import numpy as np
@@ -13,15 +12,19 @@ from keras import ops
 
 from keras_transformer.backend.keras_internals import check_not_quantized
 from keras_transformer.export.checking import check_weights
-from keras_transformer.interoperability.families import FAMILIES
-from keras_transformer.interoperability.family import Family
+from keras_transformer.interoperability.families import FAMILIES, AnyFamily
 from keras_transformer.interoperability.files import find_folder
 from keras_transformer.interoperability.marian_npz import (
     DECODER_FILE,
     read_own_files,
 )
-from keras_transformer.interoperability.parameters import find_layer, layer_paths
+from keras_transformer.interoperability.parameters import (
+    Parameter,
+    find_layer,
+    layer_paths,
+)
 from keras_transformer.interoperability.settings import (
+    PublishedModel,
     complete_arguments,
     differences,
     model_arguments,
@@ -39,7 +42,8 @@ from keras_transformer.interoperability.tokenizer_files import (
     FILES as TOKENIZER_FILES,
 )
 from keras_transformer.interoperability.vocabulary import Languages, stored_tokens
-from keras_transformer.models import Seq2Seq, file_checks
+from keras_transformer.layers.positions.scheme import DType
+from keras_transformer.models import GenerativeModel, Seq2Seq, TextEncoder, file_checks
 from keras_transformer.types import Config
 from keras_transformer_runtime.arguments import check_one_of
 from keras_transformer_runtime.files import (
@@ -68,11 +72,11 @@ SHARD_SIZE = 5 * 10**9
 def load_pretrained(
     folder: str | os.PathLike,
     revision: str | None = None,
-    dtype: Any = None,
+    dtype: DType = None,
     source_language: str | None = None,
     target_language: str | None = None,
     model_type: str | None = None,
-) -> Any:
+) -> PublishedModel:
     """Loads a published model from a folder in the form of Hugging Face.
 
     The model computes the logits (or, of an encoder, the hidden states) of Hugging
@@ -155,8 +159,7 @@ def load_pretrained(
             f"{kind!r}; received `source_language={source_language!r}`, "
             f"`target_language={target_language!r}`."
         )
-    tokenizers = family.read_tokenizers(path, config)
-    vocabulary = family.vocabulary(config, tokenizers, languages)
+    vocabulary = family.read_vocabulary(path, config, languages)
     arguments = {**family.arguments(config), **vocabulary}
     tensors = open_checkpoint(path)
     family.check_tensors(config, tensors)
@@ -167,7 +170,7 @@ def load_pretrained(
     return model
 
 
-def _load_own_marian(folder: pathlib.Path, dtype: Any) -> Seq2Seq:
+def _load_own_marian(folder: pathlib.Path, dtype: DType) -> Seq2Seq:
     """Loads the files that Marian itself writes and reads."""
     arguments, sizes, tensors = read_own_files(folder)
     _check_sizes(arguments, tensors, sizes["vocab_size"])
@@ -197,7 +200,12 @@ def _check_sizes(arguments: Config, tensors: Tensors, rows: int) -> None:
         raise ValueError(f"{tensors.path} must have all weights: {error}.") from error
 
 
-def _assign(model: Any, family: Family, config: Config, tensors: Tensors) -> None:
+def _assign(
+    model: PublishedModel,
+    family: AnyFamily,
+    config: Config,
+    tensors: Tensors,
+) -> None:
     """Sets all weights; warns of tensors that belong to none."""
     parameters = list(family.parameters(model, config))
     own = {parameter.name for parameter in parameters}
@@ -240,16 +248,17 @@ def _check_tied(names: list[str], tensor: np.ndarray, tensors: Tensors) -> None:
             )
 
 
-def _exclude_added_tokens(model: Any, config: Config) -> None:
-    if getattr(model, "output_bias", None) != "frozen":
+def _exclude_added_tokens(model: PublishedModel, config: Config) -> None:
+    if isinstance(model, TextEncoder) or model.output_bias != "frozen":
         return
+    assert model.logits_bias is not None
     values = np.zeros(model.target_vocabulary_size, "float32")
     values[config["vocab_size"] :] = LOGIT_OF_ADDED_TOKENS
     model.logits_bias.assign(values)
 
 
 def save_pretrained(
-    model: Any,
+    model: GenerativeModel | TextEncoder,
     folder: str | os.PathLike,
     model_type: str | None = None,
     max_shard_size: int = SHARD_SIZE,
@@ -284,6 +293,11 @@ def save_pretrained(
     ```
     """
     require_extra("hub", "`save_pretrained`")
+    if not isinstance(model, PublishedModel):
+        raise ValueError(
+            "`model` must be a `CausalLM`, `Seq2Seq` or `TextEncoder`; received a "
+            f"`{type(model).__name__}`."
+        )
     check_one_of(FAMILIES, optional=True, model_type=model_type)
     check_not_quantized(model)
     check_weights(model)
@@ -303,7 +317,9 @@ def save_pretrained(
         _write_weights(new, model, family, config, max_shard_size)
 
 
-def _find_family(model: Any, model_type: str | None) -> tuple[Family, Config]:
+def _find_family(
+    model: PublishedModel, model_type: str | None
+) -> tuple[AnyFamily, Config]:
     """Returns the first family with the design of a model, and the settings."""
     families = [
         family
@@ -313,11 +329,11 @@ def _find_family(model: Any, model_type: str | None) -> tuple[Family, Config]:
     ]
     if not families:
         raise ValueError(
-            "The model must be of the class of a family of transformers; received a "
-            f"`{type(model).__name__}`, `model_type={model_type!r}`."
+            f"`model_type` must be a family of a `{type(model).__name__}`; received "
+            f"`model_type={model_type!r}`."
         )
     design = complete_arguments(type(model), model_arguments(model))
-    found: list[tuple[Family, list[str]]] = []
+    found: list[tuple[AnyFamily, list[str]]] = []
     for family in families:
         config = {**family.config(design), **family.vocabulary_settings(model)}
         problems = _problems(model, design, family, config)
@@ -331,7 +347,12 @@ def _find_family(model: Any, model_type: str | None) -> tuple[Family, Config]:
     )
 
 
-def _problems(model: Any, design: Config, family: Family, config: Config) -> list[str]:
+def _problems(
+    model: PublishedModel,
+    design: Config,
+    family: AnyFamily,
+    config: Config,
+) -> list[str]:
     """Returns why a family does not have the design of a model."""
     try:
         complete = family.complete(config)
@@ -350,9 +371,10 @@ def _problems(model: Any, design: Config, family: Family, config: Config) -> lis
         for path in paths
     ]
     written = {id(weight) for layer in layers for weight in layer.weights}
-    bias = getattr(model, "logits_bias", None)
-    if bias is not None and (family.bias or not np.any(_bias_of_tokens(model))):
-        written.add(id(bias))
+    if not isinstance(model, TextEncoder) and model.logits_bias is not None:
+        bias = np.asarray(ops.convert_to_numpy(model.logits_bias), "float32")
+        if family.bias or not np.any(bias[: stored_tokens(model)]):
+            written.add(id(model.logits_bias))
     return [
         f"it has no weight like `{weight.path}`"
         for weight in model.weights
@@ -360,18 +382,16 @@ def _problems(model: Any, design: Config, family: Family, config: Config) -> lis
     ]
 
 
-def _bias_of_tokens(model: Any) -> np.ndarray:
-    """Returns the bias of the tokens that are written."""
-    bias = np.asarray(ops.convert_to_numpy(model.logits_bias), "float32")
-    return bias[: stored_tokens(model)]
-
-
 def _write_weights(
-    folder: pathlib.Path, model: Any, family: Family, config: Config, most: int
+    folder: pathlib.Path,
+    model: PublishedModel,
+    family: AnyFamily,
+    config: Config,
+    most: int,
 ) -> None:
     from safetensors.numpy import save_file
 
-    shards: list[list[Any]] = [[]]
+    shards: list[list[Parameter]] = [[]]
     total = size = 0
     for parameter in family.parameters(model, family.complete(config)):
         num_bytes = math.prod(parameter.stored_shape) * parameter.itemsize

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import keras
 
@@ -16,7 +16,7 @@ from keras_transformer.layers import (
 )
 from keras_transformer.layers.activations import get_activation
 from keras_transformer.layers.residual import Residual
-from keras_transformer.models import CausalLM, Seq2Seq
+from keras_transformer.models import CausalLM, Seq2Seq, TextEncoder
 from keras_transformer.types import Config
 from keras_transformer_runtime.arguments import (
     check_ints,
@@ -63,6 +63,12 @@ _PASSED = {
 }
 
 
+# A value of a setting or of an argument.
+Value: TypeAlias = object
+# The models that have families.
+PublishedModel: TypeAlias = CausalLM | Seq2Seq | TextEncoder
+
+
 class Setting(NamedTuple):
     """A setting of `config.json`.
 
@@ -76,10 +82,10 @@ class Setting(NamedTuple):
             equal.
     """
 
-    default: Any
+    default: Value
     argument: str | None
     check: Callable[..., None]
-    ours: Mapping[Any, Any] | None = None
+    ours: Mapping[str, Value] | None = None
 
 
 def size(
@@ -100,14 +106,14 @@ def rate(default: float, argument: str | None) -> Setting:
     return Setting(default, argument, check_rates)
 
 
-def choice(default: Any, argument: str | None, ours: Mapping[Any, Any]) -> Setting:
+def choice(default: Value, argument: str | None, ours: Mapping[str, Value]) -> Setting:
     """One of several values, each with a value of the argument."""
     return Setting(default, argument, _one_of(*ours), ours)
 
 
 def flag(default: bool, argument: str | None = None) -> Setting:
     """A boolean."""
-    return choice(default, argument, {True: True, False: False})
+    return Setting(default, argument, _one_of(True, False))
 
 
 def activation(default: str) -> Setting:
@@ -115,7 +121,7 @@ def activation(default: str) -> Setting:
     return choice(default, "activation", ACTIVATIONS)
 
 
-def fixed(value: Any, *others: Any) -> Setting:
+def fixed(value: Value, *others: Value) -> Setting:
     """A setting that the models here do not have: only these values are allowed."""
     return Setting(value, None, _one_of(value, *others))
 
@@ -125,15 +131,15 @@ def token_id(default: int | None) -> Setting:
     return Setting(default, None, _check_token_id)
 
 
-def _one_of(*values: Any) -> Callable[..., None]:
+def _one_of(*values: Value) -> Callable[..., None]:
     return functools.partial(check_one_of, values)
 
 
-def _check_token_id(**ids: Any) -> None:
+def _check_token_id(**ids: Value) -> None:
     """Checks ids, of which a setting can have several in a list."""
     for name, value in ids.items():
         for each in value if isinstance(value, list) else [value]:
-            check_ints(0, True, **{name: each})
+            check_ints(0, True, "", **{name: each})
 
 
 def complete_config(settings: Mapping[str, Setting], config: Config) -> Config:
@@ -151,7 +157,7 @@ def arguments_of(settings: Mapping[str, Setting], config: Config) -> Config:
         if setting.argument is None:
             continue
         value = config[name]
-        value = value if setting.ours is None else setting.ours[value]
+        value = value if setting.ours is None else setting.ours[str(value)]
         group, _, option = setting.argument.rpartition(".")
         target = arguments.setdefault(group, {}) if group else arguments
         target[option] = value
@@ -214,7 +220,7 @@ def complete_arguments(model_class: type[keras.Model], arguments: Config) -> Con
     return complete
 
 
-def differences(ours: Config, theirs: Config) -> dict[str, tuple[Any, Any]]:
+def differences(ours: Config, theirs: Config) -> dict[str, tuple[Value, Value]]:
     """Returns the arguments of two complete designs that differ, with both values.
 
     The names of options contain those of their dictionaries. Arguments that do not
@@ -228,7 +234,7 @@ def differences(ours: Config, theirs: Config) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def _flat(arguments: Config) -> Iterator[tuple[str, Any]]:
+def _flat(arguments: Config) -> Iterator[tuple[str, Value]]:
     for name, value in arguments.items():
         if name in _NO_DESIGN:
             continue
@@ -245,7 +251,7 @@ def _flat(arguments: Config) -> Iterator[tuple[str, Any]]:
             yield name, tuple(value) if isinstance(value, list) else value
 
 
-def _defaults(function: Any) -> Config:
+def _defaults(function: Callable[..., object]) -> Config:
     parameters = inspect.signature(function).parameters.values()
     return {
         each.name: None if each.default is each.empty else each.default
@@ -254,6 +260,6 @@ def _defaults(function: Any) -> Config:
     }
 
 
-def _activation_name(function: Callable[..., Any]) -> str:
+def _activation_name(function: Callable[..., object]) -> str:
     names = [n for n in ACTIVATIONS.values() if get_activation(n) is function]
     return names[0] if names else getattr(function, "__name__", repr(function))

@@ -3,11 +3,12 @@
 import pathlib
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from keras import ops
 
+from keras_transformer.interoperability.settings import PublishedModel
 from keras_transformer.interoperability.tensors import LOGIT_OF_ADDED_TOKENS
 from keras_transformer.interoperability.tokenizer_files import (
     LoadedTokenizer,
@@ -16,8 +17,6 @@ from keras_transformer.interoperability.tokenizer_files import (
 from keras_transformer.models import CausalLM, Seq2Seq, TextEncoder
 from keras_transformer.text import FramedTokenizer, HuggingFaceTokenizer, Tokenizer
 from keras_transformer.types import Config
-
-PublishedModel: TypeAlias = CausalLM | Seq2Seq | TextEncoder
 
 
 class Languages(NamedTuple):

@@ -20,7 +20,7 @@ from keras_transformer_runtime.model_paths import find_model, is_version
 if TYPE_CHECKING:
     from onnxruntime import NodeArg
 
-    from keras_transformer.models import GenerativeModel
+    from keras_transformer.models import GenerativeModel, TextEncoder
 
 # Values by name. Each entry of a list has its own line.
 Facts: TypeAlias = Mapping[str, object]
@@ -154,9 +154,16 @@ def describe_pretrained(path: pathlib.Path) -> Facts:
     }
 
 
-def _describe_loaded(model: "GenerativeModel") -> Facts:
+def _describe_loaded(model: "GenerativeModel | TextEncoder") -> Facts:
     from keras_transformer.export import describe_model
+    from keras_transformer.models import TextEncoder
 
+    if isinstance(model, TextEncoder):
+        return {
+            "loaded as": "TextEncoder",
+            "parameters": f"{model.count_params():,}",
+            "vocabulary": f"{model.vocabulary_size:,}",
+        }
     facts = describe_model(model)
     return {"loaded as": facts.pop("class"), **facts}
 

@@ -1,11 +1,13 @@
 """BART, mBART, M2M-100 and NLLB."""
 
-from typing import Any, ClassVar
+import pathlib
+from typing import ClassVar
 
 from keras_transformer.interoperability.family import Family, block_names
 from keras_transformer.interoperability.settings import (
     Setting,
     activation,
+    complete_config,
     fixed,
     flag,
     rate,
@@ -74,7 +76,7 @@ def bart_settings(**settings: Setting) -> dict[str, Setting]:
     }
 
 
-class Bart(Family):
+class Bart(Family[Seq2Seq]):
     """BART.
 
     References:
@@ -133,10 +135,11 @@ class Bart(Family):
         positions = LearnedPositionalEncoding(config["max_position_embeddings"])
         return {**super().arguments(config), "positions": positions}
 
-    def vocabulary(
-        self, config: Config, tokenizers: Any, languages: Languages
+    def read_vocabulary(
+        self, folder: pathlib.Path, config: Config, languages: Languages
     ) -> Config:
-        return seq2seq_vocabulary(config, tokenizers, languages)
+        loaded = self.read_tokenizer(folder, config)
+        return seq2seq_vocabulary(config, loaded, languages)
 
     def vocabulary_settings(self, model: Seq2Seq) -> Config:
         return seq2seq_settings(model)
@@ -146,11 +149,13 @@ class Bart(Family):
         return {**config, "max_position_embeddings": self._max_length(design)}
 
     def _max_length(self, design: Config) -> int:
-        lengths = [design[f"max_{side}_length"] for side in ("source", "target")]
+        lengths: list[int | None] = [
+            design[f"max_{side}_length"] for side in ("source", "target")
+        ]
         positions = design["positions"]
         if isinstance(positions, LearnedPositionalEncoding):
             return positions.max_length
-        default = self.settings["max_position_embeddings"].default
+        default = complete_config(self.settings, {})["max_position_embeddings"]
         return max(length or default for length in lengths)
 
 

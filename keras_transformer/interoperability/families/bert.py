@@ -1,7 +1,7 @@
 """BERT, RoBERTa, DistilBERT and MiniLM."""
 
+import pathlib
 from collections.abc import Collection
-from typing import Any
 
 from keras_transformer.interoperability.family import Family, block_names
 from keras_transformer.interoperability.settings import (
@@ -33,7 +33,7 @@ BLOCK = {
 }
 
 
-class Bert(Family):
+class Bert(Family[TextEncoder]):
     """BERT and MiniLM.
 
     References:
@@ -93,12 +93,13 @@ class Bert(Family):
         length += self.first_position
         return {**super().config(design), "max_position_embeddings": length}
 
-    def vocabulary(
-        self, config: Config, tokenizers: Any, languages: Languages
+    def read_vocabulary(
+        self, folder: pathlib.Path, config: Config, languages: Languages
     ) -> Config:
-        return encoder_vocabulary(config, tokenizers)
+        loaded = self.read_tokenizer(folder, config)
+        return encoder_vocabulary(config, loaded)
 
-    def vocabulary_settings(self, model: Any) -> Config:
+    def vocabulary_settings(self, model: TextEncoder) -> Config:
         return encoder_settings(model)
 
 

@@ -1,5 +1,7 @@
 """GPT-2."""
 
+import pathlib
+
 from keras_transformer.interoperability.family import Family, block_names
 from keras_transformer.interoperability.settings import (
     activation,
@@ -10,12 +12,17 @@ from keras_transformer.interoperability.settings import (
     size,
     token_id,
 )
+from keras_transformer.interoperability.vocabulary import (
+    Languages,
+    causal_settings,
+    causal_vocabulary,
+)
 from keras_transformer.layers import LearnedPositionalEncoding
 from keras_transformer.models import CausalLM
 from keras_transformer.types import Config
 
 
-class GPT2(Family):
+class GPT2(Family[CausalLM]):
     """GPT-2.
 
     References:
@@ -91,3 +98,11 @@ class GPT2(Family):
 
     def stores_transposed_kernel(self, layer: str) -> bool:
         return layer == "lm_head"
+
+    def read_vocabulary(
+        self, folder: pathlib.Path, config: Config, languages: Languages
+    ) -> Config:
+        return causal_vocabulary(config, self.read_tokenizer(folder, config))
+
+    def vocabulary_settings(self, model: CausalLM) -> Config:
+        return causal_settings(model)

@@ -1,6 +1,6 @@
 """Llama 2 and 3, Mistral, Qwen 2 and 3, and SmolLM 2."""
 
-from typing import Any
+import pathlib
 
 from keras_transformer.interoperability.families.rotary import (
     config_of_positions,
@@ -16,6 +16,11 @@ from keras_transformer.interoperability.settings import (
     rate,
     size,
     token_id,
+)
+from keras_transformer.interoperability.vocabulary import (
+    Languages,
+    causal_settings,
+    causal_vocabulary,
 )
 from keras_transformer.models import CausalLM
 from keras_transformer.types import Config
@@ -45,7 +50,7 @@ def _settings(**settings: Setting) -> dict[str, Setting]:
     }
 
 
-class Llama(Family):
+class Llama(Family[CausalLM]):
     """Llama 2 and 3, SmolLM 2.
 
     References:
@@ -114,6 +119,14 @@ class Llama(Family):
         )
         rotary = config_of_positions(design["positions"])
         return {**config, "max_position_embeddings": length, **rotary}
+
+    def read_vocabulary(
+        self, folder: pathlib.Path, config: Config, languages: Languages
+    ) -> Config:
+        return causal_vocabulary(config, self.read_tokenizer(folder, config))
+
+    def vocabulary_settings(self, model: CausalLM) -> Config:
+        return causal_settings(model)
 
 
 class Mistral(Llama):
@@ -208,7 +221,7 @@ class Qwen3(Qwen2):
     }
 
 
-def _window(config: Config) -> Any:
+def _window(config: Config) -> int | list[int | None] | None:
     """Returns the window of all blocks, or a list with that of each; `None` = none."""
     window, layers = config["sliding_window"], config["num_hidden_layers"]
     if not config["use_sliding_window"] or window is None:

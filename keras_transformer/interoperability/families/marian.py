@@ -1,7 +1,6 @@
 """Marian, such as the models of OPUS-MT."""
 
 import pathlib
-from typing import Any
 
 from keras_transformer.interoperability.families.bart import Bart, bart_settings
 from keras_transformer.interoperability.files import in_config, read_vocabulary
@@ -86,7 +85,7 @@ class Marian(Bart):
             "tie_word_embeddings": tying in ("all", "target"),
         }
 
-    def layer_names(self, model: Any) -> LayerNames:
+    def layer_names(self, model: Seq2Seq) -> LayerNames:
         names = {**self.layers, "lm_head": "output_dense"}
         if model.source_embedding is not model.target_embedding:
             del names["model.shared"]
@@ -108,7 +107,18 @@ class Marian(Bart):
                     "models of Marian; its values differ from them."
                 )
 
-    def read_tokenizers(self, folder: pathlib.Path, config: Config) -> Config:
+    def read_vocabulary(
+        self, folder: pathlib.Path, config: Config, languages: Languages
+    ) -> Config:
+        sizes = {"vocabulary_size": config["vocab_size"]}
+        if not config["share_encoder_decoder_embeddings"]:
+            sizes = {
+                "source_vocabulary_size": config["vocab_size"],
+                "target_vocabulary_size": config["decoder_vocab_size"],
+            }
+        return {**sizes, **self._tokenizers(folder, config)}
+
+    def _tokenizers(self, folder: pathlib.Path, config: Config) -> Config:
         """Reads the tokenizers of both sides, which have one vocabulary or two."""
         file = folder / "tokenizer_config.json"
         settings = read_json(file) if file.exists() else {}
@@ -123,17 +133,6 @@ class Marian(Bart):
             _check_special_ids(tokenizer, config, name)
             tokenizers[f"{side}_tokenizer"] = tokenizer
         return tokenizers
-
-    def vocabulary(
-        self, config: Config, tokenizers: Config, languages: Languages
-    ) -> Config:
-        sizes = {"vocabulary_size": config["vocab_size"]}
-        if not config["share_encoder_decoder_embeddings"]:
-            sizes = {
-                "source_vocabulary_size": config["vocab_size"],
-                "target_vocabulary_size": config["decoder_vocab_size"],
-            }
-        return {**sizes, **tokenizers}
 
     def vocabulary_settings(self, model: Seq2Seq) -> Config:
         return {

@@ -1,7 +1,5 @@
 """Settings of rotary positions."""
 
-from typing import Any
-
 from keras_transformer.layers import PositionScheme, RotaryEmbedding
 from keras_transformer.types import Config
 from keras_transformer_runtime.arguments import check_one_of, check_positive
@@ -42,7 +40,7 @@ def positions_of_config(config: Config, complete: Config) -> RotaryEmbedding:
     check_one_of(kinds, **{"rope_type in config.json": kind})
     for name in parameters:
         check_one_of(ENTRIES, **{f"a setting of rope_type {kind!r}": name})
-    scaling: dict[str, Any] = {ENTRIES[n]: value for n, value in parameters.items()}
+    scaling: Config = {ENTRIES[n]: value for n, value in parameters.items()}
     if kind == "linear":
         scaling.pop("original_max_length", None)
     elif scaling.get("original_max_length") is None:

@@ -1,7 +1,7 @@
 """T5, with and without gated feed-forward networks."""
 
+import pathlib
 from collections.abc import Collection
-from typing import Any
 
 from keras_transformer.interoperability.family import Family, block_names
 from keras_transformer.interoperability.parameters import LayerNames, Parameter
@@ -62,7 +62,7 @@ DECODER_BLOCK = {
 BIAS = "{}.block.0.layer.0.SelfAttention.relative_attention_bias"
 
 
-class T5(Family):
+class T5(Family[Seq2Seq]):
     """T5 ([Raffel et al., 2020](https://arxiv.org/abs/1910.10683)).
 
     T5 does not divide the attention scores by √key_dim, and with a shared embedding it
@@ -165,7 +165,7 @@ class T5(Family):
             "tie_word_embeddings": tied,
         }
 
-    def layer_names(self, model: Any) -> LayerNames:
+    def layer_names(self, model: Seq2Seq) -> LayerNames:
         if not model.encoder.blocks[0].feed_forward.gated:
             return self.layers
         return {
@@ -181,10 +181,11 @@ class T5(Family):
             return parameter._replace(scale=config["d_model"] ** -0.5)
         return parameter
 
-    def vocabulary(
-        self, config: Config, tokenizers: Any, languages: Languages
+    def read_vocabulary(
+        self, folder: pathlib.Path, config: Config, languages: Languages
     ) -> Config:
-        return seq2seq_vocabulary(config, tokenizers, languages)
+        loaded = self.read_tokenizer(folder, config)
+        return seq2seq_vocabulary(config, loaded, languages)
 
     def vocabulary_settings(self, model: Seq2Seq) -> Config:
         return seq2seq_settings(model)
