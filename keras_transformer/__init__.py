@@ -96,9 +96,11 @@ from keras_transformer.training import (
     WarmupDecay,
     WarmupInverseSquareRoot,
     average_checkpoints,
+    enable_lora,
     freeze,
     list_checkpoints,
     load_checkpoint,
+    merge_lora,
 )
 from keras_transformer_runtime import __version__ as __version__
 from keras_transformer_runtime.packages import require_extra
@@ -221,12 +223,14 @@ __all__ = [
     "WordTokenizer",
     "average_checkpoints",
     "distribute",
+    "enable_lora",
     "freeze",
     "list_checkpoints",
     "load_checkpoint",
     "load_ctranslate2",
     "load_gpt2",
     "load_marian",
+    "merge_lora",
     "minimum_bayes_risk",
     "parallel_dataset",
     "replace_unknowns",

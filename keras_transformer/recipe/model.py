@@ -114,13 +114,13 @@ def load_initial_model(
     )
     if not isinstance(trained, model_class):
         raise ValueError(
-            f"`init` must be a {model_class.__name__} for `model={kind!r}`; received "
-            f"`init={init!r}`, which is a {type(trained).__name__}."
+            f"`start_from` must be a {model_class.__name__} for `model={kind!r}`; received "
+            f"`start_from={init!r}`, which is a {type(trained).__name__}."
         )
     if trained.source_tokenizer is None:
         raise ValueError(
-            f"`init` must be a model with tokenizers; received `init={init!r}`, a "
-            f"{type(trained).__name__} without. Train without `init`, or start from "
+            f"`start_from` must be a model with tokenizers; received `start_from={init!r}`, a "
+            f"{type(trained).__name__} without. Train without `start_from`, or start from "
             "another model."
         )
     return trained
@@ -136,7 +136,7 @@ def with_options(
         option = "length" if recipe.has_running_text else "max_length"
         raise ValueError(
             f"`{option}` must be at most {longest}, the number of positions of the "
-            f"model of `init`; received `{option}={vars(recipe)[option]}`."
+            f"model of `start_from`; received `{option}={vars(recipe)[option]}`."
         )
     options = trained.get_config().get("attention_options") or {}
     return _rebuilt(

@@ -68,7 +68,7 @@ def choose_columns(plan: Plan, names: Iterable[Sequence[str]]) -> None:
 
 def choose_model(plan: Plan, pairs: int, target_tokens: int) -> None:
     """Chooses the size of the model, dropout and learning rate."""
-    if plan["init"] is None:
+    if plan["start_from"] is None:
         preset = _preset(pairs, SMALL_FROM, BASE_FROM)
         plan.choose("preset", preset, f"{pairs:,} pairs")
         _check_heads(plan)
@@ -84,7 +84,7 @@ def choose_language_model(plan: Plan, tokens: int) -> None:
         length = 2 ** int(math.log2(max(tokens / WINDOWS, 1)))
         length = min(max(length, LEAST_LENGTH), MOST_LENGTH)
         plan.choose("length", length, f"{tokens:,} tokens")
-    if plan["init"] is None:
+    if plan["start_from"] is None:
         preset = _preset(tokens, SMALL_LM_FROM, BASE_LM_FROM)
         plan.choose("preset", preset, f"{tokens:,} tokens")
         _check_heads(plan)
@@ -106,7 +106,7 @@ def _preset(size: int, small_from: int, base_from: int) -> str:
 def _choose_learning_rate(plan: Plan) -> None:
     name = plan["optimizer"]
     defaults = DEFAULTS[name]
-    if plan["init"] is None:
+    if plan["start_from"] is None:
         width = plan["hidden_dim"] or PRESETS[plan["preset"]]["hidden_dim"]
         rate, reason = 0.512 / width, f"model of width {width}"
     else:

@@ -48,7 +48,7 @@ def prepare(recipe: Recipe, display: Display) -> PreparedRun:
     """Prepares a new run, or one to resume.
 
     The folder of the run gets the options, the checksums of the texts, the held-out
-    texts, and the vocabularies or the trained model of `recipe.init`. A resumed run
+    texts, and the vocabularies or the trained model of `recipe.start_from`. A resumed run
     reads the texts and vocabularies or the model from there.
     """
     output = pathlib.Path(recipe.output)
@@ -61,9 +61,11 @@ def prepare(recipe: Recipe, display: Display) -> PreparedRun:
         task.read_texts()
     keras.utils.set_random_seed(recipe.seed)
     initial: GenerativeModel | None = None
-    if recipe.init is not None:
+    if recipe.start_from is not None:
         if began is None:
-            initial = load_initial_model(recipe.init, task.model_class, recipe.model)
+            initial = load_initial_model(
+                recipe.start_from, task.model_class, recipe.model
+            )
         else:
             initial = load_trained_model(output / "initial.keras")
         tokenizers = Tokenizers.of(initial)

@@ -43,7 +43,7 @@ _DEFAULTS = {
     "label_smoothing": "0.1; causal: 0",
 }
 _OFF = {
-    *("test", "init", "subword_sampling", "patience", "verbose", "tokenizer"),
+    *("test", "start_from", "subword_sampling", "patience", "verbose", "tokenizer"),
     *("languages", "columns", "steps", "clip_norm"),
 }
 

@@ -50,8 +50,8 @@ ONLY_CAUSAL = dict.fromkeys(
     ("documents", "separate_documents", "length"),
     "Give `model='causal'` for a language model.",
 )
-# Options that `init` takes from the trained model.
-_OF_INIT = dict.fromkeys(
+# Options that `start_from` takes from the trained model.
+_OF_START = dict.fromkeys(
     (
         *("preset", *SIZES, "positions", "blocks", "tokenizer", "source_tokenizer"),
         *("target_tokenizer", "vocabularies", "vocabulary_size"),
@@ -177,8 +177,8 @@ def check_suits_model(
             "`separate_documents` requires documents; received `separate_documents="
             "True` and `documents='none'`."
         )
-    if values["init"] is not None:
-        _refuse(given, _OF_INIT, "`init`, whose model determines it")
+    if values["start_from"] is not None:
+        _refuse(given, _OF_START, "`start_from`, whose model determines it")
 
 
 def _refuse(

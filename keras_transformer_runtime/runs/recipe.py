@@ -73,7 +73,7 @@ class Recipe:
     Raises:
         ValueError: if `train`, `valid` or `test` is not a list of files, if a weight or
             another number is out of range, if an option does not suit the model, or if
-            `init` is given together with an option that the trained model determines.
+            `start_from` is given together with an option that the trained model determines.
             `train` checks the other options.
 
     Example:

@@ -229,10 +229,10 @@ def test_init_continues_a_language_model(run, folder, tmp_path):
         tmp_path / "other.keras"
     )
     options["init"] = str(tmp_path / "other.keras")
-    message = "`init` must be a CausalLM for `model='causal'`; .* is a Seq2Seq"
+    message = "`start_from` must be a CausalLM for `model='causal'`; .* is a Seq2Seq"
     with pytest.raises(ValueError, match=message):
         train(recipe(tmp_path, "other", **options))
-    message = "`init` must be a Seq2Seq for `model='seq2seq'`; .* is a CausalLM"
+    message = "`start_from` must be a Seq2Seq for `model='seq2seq'`; .* is a CausalLM"
     write_lines(tmp_path / "pairs.tsv", ["a\tb"] * 20)
     options = {name: [str(tmp_path / "pairs.tsv")] for name in ("train", "valid")}
     options |= {"model": "seq2seq", "init": str(folder / "run"), **sizes}

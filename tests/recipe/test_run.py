@@ -219,7 +219,7 @@ def test_init_must_be_trainable(options, tmp_path):
     with pytest.raises(FileNotFoundError, match="letters.keras does not exist"):
         train(Recipe(**options, init=tmp_path / "letters.keras"))
     Seq2Seq(**TOY, vocabulary_size=11).save(tmp_path / "letters.keras")
-    message = "`init` must be a model with tokenizers; .*letters.keras'`, a Seq2Seq"
+    message = "`start_from` must be a model with tokenizers; .*letters.keras'`, a Seq2Seq"
     with pytest.raises(ValueError, match=message):
         train(Recipe(**options, init=tmp_path / "letters.keras"))
     tokenizer = SentencePieceTokenizer.train(options["train"], vocabulary_size=37)

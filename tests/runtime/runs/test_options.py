@@ -151,7 +151,7 @@ def test_paths_are_absolute(tmp_path, monkeypatch):
 )
 def test_options_that_init_determines(name, value):
     received = re.escape(f"`{name}={value!r}`")
-    message = f"`{name}` must not be given with `init`.*; received {received}"
+    message = f"`{name}` must not be given with `start_from`.*; received {received}"
     with pytest.raises(ValueError, match=message):
         Recipe(**FILES, init="a.keras", **{name: value})
 
