@@ -114,9 +114,11 @@ if TYPE_CHECKING:
     from keras_transformer.inference.bayes_risk import minimum_bayes_risk
     from keras_transformer.inference.unknown_words import replace_unknowns
     from keras_transformer.interoperability import (
+        load_adapter,
         load_ctranslate2,
         load_gpt2,
         load_marian,
+        save_adapter,
     )
     from keras_transformer.text import (
         ByteTokenizer,
@@ -138,12 +140,14 @@ _LAZY = {
     "SentencePieceTokenizer": "text",
     "Tokenizer": "text",
     "WordTokenizer": "text",
+    "load_adapter": "interoperability",
     "load_ctranslate2": "interoperability",
     "load_gpt2": "interoperability",
     "load_marian": "interoperability",
     "minimum_bayes_risk": "inference.bayes_risk",
     "parallel_dataset": "dataset",
     "replace_unknowns": "inference.unknown_words",
+    "save_adapter": "interoperability",
     "text_dataset": "dataset",
     "translate_file": "file_translation",
 }
@@ -226,6 +230,7 @@ __all__ = [
     "enable_lora",
     "freeze",
     "list_checkpoints",
+    "load_adapter",
     "load_checkpoint",
     "load_ctranslate2",
     "load_gpt2",
@@ -234,6 +239,7 @@ __all__ = [
     "minimum_bayes_risk",
     "parallel_dataset",
     "replace_unknowns",
+    "save_adapter",
     "scaled_dot_product_attention",
     "text_dataset",
     "translate_file",
