@@ -158,10 +158,10 @@ def save_adapter(
         for module, adapter in adapters.items()
         for suffix, matrix in ((DOWN, adapter.down), (UP, adapter.up))
     }
-    with new_folder(folder, "folder") as path:
-        path.mkdir()
-        write_json(path / CONFIG, _config(model, adapters, os.fspath(base_model)))
-        save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
+    with new_folder(folder, "folder") as written:
+        written.mkdir()
+        write_json(written / CONFIG, _config(model, adapters, os.fspath(base_model)))
+        save_file(tensors, written / WEIGHTS, metadata={"format": "pt"})
 
 
 def load_adapter(
@@ -223,7 +223,8 @@ def load_adapter(
     for layer, adapter in found.values():
         rank = len(adapter.down)
         add_matrices(layer, rank, adapter.scale * rank)
-        for variable, matrix in zip(matrices(layer), adapter, strict=False):
+        pairs = zip(matrices(layer), (adapter.down, adapter.up), strict=True)
+        for variable, matrix in pairs:
             variable.assign(matrix.T.reshape(variable.shape))
     freeze_all_but_matrices(model)
     return list(found)

@@ -1,13 +1,46 @@
-"""Loads a trained model: from the folder of a run, a preset, or a `.keras` file."""
+"""Loads a trained model: of a run, a preset or a file, or of another library."""
 
 import pathlib
 
 import keras
 
+from keras_transformer.interoperability.gpt2 import load_gpt2
+from keras_transformer.interoperability.marian import load_marian
 from keras_transformer.models import CausalLM, GenerativeModel, Seq2Seq
 from keras_transformer.models.file_checks import check_keras_file
+from keras_transformer.models.preset_folders import HUB, download_preset
 from keras_transformer_runtime.files import read_json
 from keras_transformer_runtime.model_paths import find_model
+
+# The readers of folders of transformers, by `model_type` in `config.json`.
+_READERS = {"gpt2": load_gpt2, "marian": load_marian}
+
+
+def load_starting_model(start: str) -> GenerativeModel:
+    """Loads the model that a run starts from.
+
+    `start` is the path of a `.keras` file, the folder of a run, of a preset or of a
+    model of transformers, or the handle of a preset on the Hugging Face Hub.
+    """
+    path = download_preset(start) if start.startswith(HUB) else pathlib.Path(start)
+    kind = _model_type(path)
+    if kind is None:
+        return load_trained_model(path)
+    if kind not in _READERS:
+        raise ValueError(
+            f"`model_type` in {path / 'config.json'} must be one of "
+            f"{', '.join(_READERS)}; received {kind!r}."
+        )
+    return _READERS[kind](path)
+
+
+def _model_type(path: pathlib.Path) -> str | None:
+    """Returns the family of a folder of transformers; `None` for other paths."""
+    if (path / "model.keras").is_file() or not (path / "config.json").is_file():
+        return None
+    config = read_json(path / "config.json")
+    is_ours = "registered_name" in config or "model_type" not in config
+    return None if is_ours else str(config["model_type"])
 
 
 def load_trained_model(path: pathlib.Path) -> GenerativeModel:

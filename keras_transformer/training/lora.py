@@ -1,7 +1,7 @@
 """Low-rank adaptation: small trained matrices beside frozen weights."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -10,6 +10,8 @@ from keras import ops
 from keras_transformer.backend.keras_internals import public_attributes
 from keras_transformer.layers import FeedForward, MultiHeadAttention
 from keras_transformer_runtime.arguments import check_ints, check_positive
+
+ModelT = TypeVar("ModelT", bound=keras.Model)
 
 ALL, DEFAULT_TARGETS = "all", ("query", "value")
 # The dense layers that can be adapted.
@@ -103,7 +105,7 @@ def matrices(layer: keras.layers.Layer) -> tuple[keras.Variable, keras.Variable]
     return layer.lora_kernel_a, layer.lora_kernel_b
 
 
-def merge_lora(model: keras.Model) -> keras.Model:
+def merge_lora(model: ModelT) -> ModelT:
     """Returns a model without LoRA, whose kernels have the updates.
 
     It has the outputs of `model`, which does not change. All of its weights are
@@ -123,7 +125,7 @@ def merge_lora(model: keras.Model) -> keras.Model:
     >>> len(model.weights) - len(merged.weights) == 2 * len(adapted)
     True
     """
-    merged: keras.Model = type(model).from_config(model.get_config())
+    merged: ModelT = type(model).from_config(model.get_config())
     merged.set_weights(merged_weights(model))
     return merged
 

@@ -71,7 +71,7 @@ class Projection(keras.layers.EinsumDense):
     """
 
     @property
-    def kernel(self) -> Tensor:
+    def kernel(self) -> Any:  # type: ignore[override]
         """The weight; with LoRA a tensor, the weight with its update."""
         if not self.lora_enabled:
             return super().kernel
@@ -99,7 +99,7 @@ class Projection(keras.layers.EinsumDense):
             output = self.activation(output)
         return ops.reshape(output, (*ops.shape(inputs)[:2], *output_shape))
 
-    def enable_lora(self, rank: int, *args: object, **kwargs: object) -> None:
+    def enable_lora(self, rank: int, *args: Any, **kwargs: Any) -> None:
         """Adds the matrices of LoRA, as `keras.layers.EinsumDense.enable_lora` does.
 
         Args:
@@ -118,7 +118,7 @@ class Projection(keras.layers.EinsumDense):
             )
         if self.built and not self.lora_enabled:
             self.frozen_kernel = self.kernel
-        super().enable_lora(rank, *args, **kwargs)
+        super().enable_lora(rank, *args, **kwargs)  # type: ignore[misc]
 
     def add_weight(self, *args: Any, **kwargs: Any) -> keras.Variable:
         # `EinsumDense.enable_lora` asks for the shapes of the matrices of heads.
