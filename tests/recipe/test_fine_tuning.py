@@ -131,16 +131,19 @@ def test_a_stopped_run_resumes_exactly(lora, started, tmp_path):
 @pytest.mark.once("torch")
 def test_a_language_model_keeps_its_context(tmp_path):
     folder = tmp_path / "gpt2"
-    theirs = gpt2_folders.random_model(vocab_size=20, attn_pdrop=0.05, resid_pdrop=0.1)
-    theirs.save_pretrained(folder)
     end = 19
+    sizes = {"vocab_size": 20, "bos_token_id": end, "eos_token_id": end}
+    theirs = gpt2_folders.random_model(**sizes, attn_pdrop=0.05, resid_pdrop=0.1)
+    theirs.save_pretrained(folder)
     gpt2_folders.write_tokenizer(
         folder, lambda size: {"bos_token_id": end, "eos_token_id": end}
     )
     text = tmp_path / "text.txt"
-    text.write_text("a man sees someone and a man sees a man\n" * 60, "utf-8")
+    random = np.random.default_rng(4)
+    words = random.choice(["man", "see", "so", "to", "wood", "game"], (60, 7))
+    text.write_text("".join(f"{' '.join(row)}\n" for row in words), "utf-8")
     options = {"train": [str(text)], "model": "causal", "start_from": str(folder)}
-    options |= {"epochs": 1, "export": False, "verbose": 0, "seed": 3}
+    options |= {"epochs": 1, "export": False, "verbose": 0, "documents": "line"}
     options["output"] = str(tmp_path / "run")
     result = train(Recipe(**options, lora=2))
     model = result.model
@@ -161,6 +164,28 @@ def test_a_language_model_keeps_its_context(tmp_path):
     )
     with pytest.raises(ValueError, match="`length` must be at most 20, the number of"):
         train(Recipe(**{**options, "output": str(tmp_path / "other")}, length=32))
+
+
+@pytest.mark.once("torch")
+def test_a_model_of_marian(tmp_path):
+    folder = tmp_path / "marian"
+    marian_folders.random_model(folder)
+    sides = {"source": marian_folders.SOURCES, "target": marian_folders.TARGETS}
+    files = []
+    for side, lines in sides.items():
+        files.append(str(tmp_path / f"text.{side}"))
+        rows = [f"{a} {b}" for a in lines for b in lines]
+        (tmp_path / f"text.{side}").write_text("\n".join(rows) + "\n", "utf-8")
+    options = {"train": files, "valid": files, "export": False, "verbose": 0}
+    options |= {"epochs": 1, "num_beams": 2, "output": str(tmp_path / "run")}
+    model = train(Recipe(**options, start_from=str(folder), lora=2)).model
+    assert (model.max_source_length, model.max_target_length) == (23, 23)
+    config = json.loads((tmp_path / "run/adapter/adapter_config.json").read_text())
+    assert "model.decoder.layers.0.encoder_attn.q_proj" in config["target_modules"]
+    adapted = load_marian(folder)
+    load_adapter(adapted, tmp_path / "run/adapter")
+    for ours, theirs in zip(arrays(merge_lora(adapted)), arrays(model), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
 @pytest.mark.once("torch")

@@ -187,7 +187,7 @@ def trained_model(**options):
 
 
 def test_fine_tuning():
-    """The rate is a tenth of that of a new model; limits and dropout are the model's."""
+    """The rate is a tenth of a new model's; limits and dropout are the model's."""
     model = trained_model(
         attention_options={"dropout": 0.05}, max_source_length=31, max_target_length=29
     )
