@@ -22,6 +22,7 @@ from keras_transformer.export.model_support import (
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.models import GenerativeModel, Seq2Seq
 from keras_transformer.text import MarianTokenizer
+from keras_transformer.training.lora import without_lora
 from keras_transformer.types import Config
 from keras_transformer_runtime.files import new_folder, write_json
 
@@ -60,6 +61,7 @@ def export_marian(model: GenerativeModel, filepath: str | os.PathLike) -> None:
     export_marian(model, "my-en-de")
     ```
     """
+    model = without_lora(model)
     transformer = check_encoder_decoder(model, "marian")
     check_not_quantized(model)
     tokenizers = _marian_tokenizers(model)

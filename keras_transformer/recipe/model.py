@@ -172,11 +172,11 @@ def compile_model(
     if latest_position(recipe.output) is None:
         steps = total_steps(recipe, batches_per_epoch)
         _warn_of_long_warmup(recipe, steps - cooldown_steps(recipe, batches_per_epoch))
-    padding = {"pad_token_id": model.pad_token_id}
+    pad = model.pad_token_id
     model.compile(
         optimizer=make_optimizer(recipe, make_schedule(recipe, batches_per_epoch)),
-        loss=LabelSmoothedCrossEntropy(recipe.label_smoothing, **padding),
-        metrics=[MaskedTokenAccuracy(**padding), Perplexity(**padding)],
+        loss=LabelSmoothedCrossEntropy(recipe.label_smoothing, pad),
+        metrics=[MaskedTokenAccuracy(pad_token_id=pad), Perplexity(pad_token_id=pad)],
         micro_batches=recipe.micro_batches,
         r_drop=recipe.r_drop,
     )

@@ -7,7 +7,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.backend.keras_internals import public_attributes
+from keras_transformer.backend.keras_internals import (
+    flatten_layers,
+    public_attributes,
+)
 from keras_transformer.layers import FeedForward, MultiHeadAttention
 from keras_transformer_runtime.arguments import check_ints, check_positive
 
@@ -109,13 +112,16 @@ def merge_lora(model: ModelT) -> ModelT:
     """Returns a model without LoRA, whose kernels have the updates.
 
     It has the outputs of `model`, which does not change. All of its weights are
-    trainable, and it is not compiled.
+    trainable, and it is not compiled. `export` merges a model with LoRA itself.
 
     Args:
         model: a built model, such as one that `enable_lora` has changed.
 
     Returns:
         A new model of the same class and configuration.
+
+    Raises:
+        ValueError: if a layer with LoRA is quantized.
 
     Example:
 
@@ -130,14 +136,28 @@ def merge_lora(model: ModelT) -> ModelT:
     return merged
 
 
+def without_lora(model: ModelT) -> ModelT:
+    """Returns a model itself, or the merged model if it has LoRA."""
+    return merge_lora(model) if _layers_with_lora(model) else model
+
+
 def merged_weights(model: keras.Model) -> list[np.ndarray]:
     """Returns the weights of a model with the updates of LoRA, and without matrices."""
     updates: dict[int, np.ndarray] = {}
     omitted: set[int] = set()
-    for layer in adapted_layers(model).values():
-        omitted |= {id(weight) for weight in matrices(layer)}
-        kernel = next(w for w in layer.weights if w.name == "kernel")
-        updates[id(kernel)] = _update(layer)
+    for layer in _layers_with_lora(model):
+        if layer.quantization_mode is not None:
+            raise ValueError(
+                f"`model` must have LoRA in layers of floats; received `{layer.path}`, "
+                f"quantized to {layer.quantization_mode}."
+            )
+        is_embedding = isinstance(layer, keras.layers.Embedding)
+        name = "embeddings" if is_embedding else "kernel"
+        a, b = (getattr(layer, f"lora_{name}_{each}") for each in "ab")
+        omitted |= {id(a), id(b)}
+        weight = next(each for each in layer.weights if each.name == name)
+        product = np.tensordot(ops.convert_to_numpy(a), ops.convert_to_numpy(b), axes=1)
+        updates[id(weight)] = product * np.float32(layer.lora_alpha / layer.lora_rank)
     return [
         ops.convert_to_numpy(weight) + updates.get(id(weight), 0)
         for weight in model.weights
@@ -145,11 +165,10 @@ def merged_weights(model: keras.Model) -> list[np.ndarray]:
     ]
 
 
-def _update(layer: keras.layers.Layer) -> np.ndarray:
-    """Returns the update of a kernel in the dtype of the matrices."""
-    a, b = (ops.convert_to_numpy(each) for each in matrices(layer))
-    update: np.ndarray = np.tensordot(a, b, axes=1)
-    return np.multiply(update, layer.lora_alpha / layer.lora_rank, dtype=a.dtype)
+def _layers_with_lora(model: keras.layers.Layer) -> list[Any]:
+    return [
+        layer for layer in flatten_layers(model) if getattr(layer, "lora_enabled", None)
+    ]
 
 
 def adapted_layers(model: keras.layers.Layer) -> dict[str, keras.layers.Layer]:

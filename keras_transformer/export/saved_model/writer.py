@@ -48,6 +48,7 @@ from keras_transformer.export.tensorflow_process import write_with_tensorflow
 from keras_transformer.inference.request import Request, check_request
 from keras_transformer.inference.sources import source_rows
 from keras_transformer.models import GenerativeModel
+from keras_transformer.training.lora import without_lora
 from keras_transformer_runtime.engines.generation_options import (
     GenerationOptions,
     SearchOptions,
@@ -241,6 +242,7 @@ def export_saved_model(
     References:
         - [Mitchell et al., 2019](https://arxiv.org/abs/1810.03993), section 4
     """
+    model = without_lora(model)
     is_array = model.source_spec is not None
     if not is_array:
         tokenizers_of(model)
