@@ -71,10 +71,9 @@ def main() -> None:
 
 
 def row(name: str, loss: float, best: float, trained: int, seconds: float) -> None:
-    """Prints the figures of a run; a loss also as its ratio to that of `all weights`."""
-    print_row(
-        name, f"{loss:.4f}", f"{loss / best:.3f}", f"{trained:,}", f"{seconds:.0f}"
-    )
+    """Prints the figures of a run; `best` is the loss after training all weights."""
+    figures = f"{loss:.4f}", f"{loss / best:.3f}", f"{trained:,}", f"{seconds:.0f}"
+    print_row(name, *figures)
 
 
 def run(
@@ -157,7 +156,8 @@ def parallel_text(
     from keras_transformer.recipe import Recipe, train
     from keras_transformer.recipe.loading import load_trained_model
 
-    lines = zip(*(open(path, encoding="utf-8") for path in options.pairs), strict=True)
+    texts = (pathlib.Path(path).read_text("utf-8") for path in options.pairs)
+    lines = zip(*(text.splitlines(keepends=True) for text in texts), strict=True)
     parts: dict[str, list[tuple[str, str]]] = {"pretraining": [], "women": []}
     for pair in lines:
         parts["women" if OF_WOMEN.search(pair[0]) else "pretraining"].append(pair)

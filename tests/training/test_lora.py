@@ -5,12 +5,17 @@ from layer_contract import with_random_weights
 
 from keras_transformer import (
     CausalLM,
+    Checkpoints,
     LabelSmoothedCrossEntropy,
     RotaryEmbedding,
     Seq2Seq,
+    average_checkpoints,
     enable_lora,
+    load_checkpoint,
     merge_lora,
 )
+from keras_transformer.training.checkpoints import storage
+from keras_transformer.training.checkpoints.run_state import without_random_states
 
 RNG = np.random.default_rng(83)
 SIZES = {"hidden_dim": 12, "intermediate_dim": 11, "num_heads": 3, "num_layers": 2}
@@ -140,3 +145,46 @@ def test_a_merged_model_is_unchanged_by_further_training():
     fit(model, epochs=1)
     np.testing.assert_array_equal(logits(merged), before)
     enable_lora(merged, rank=1, targets="intermediate")
+
+
+def test_checkpoints_have_the_trained_part_alone(tmp_path):
+    """They resume, load and are averaged as those with all weights are."""
+
+    def adapted(seed=11):
+        model = with_random_weights(Seq2Seq(**SIZES, vocabulary_size=13), seed)
+        enable_lora(model, rank=2)
+        model.compile(keras.optimizers.Adam(0.01), LabelSmoothedCrossEntropy())
+        return model
+
+    def fit(model, epochs, folder):
+        checkpoints = Checkpoints(tmp_path / folder, keep=2, monitor="loss")
+        return model.fit(
+            INPUTS,
+            TARGETS,
+            batch_size=3,
+            epochs=epochs,
+            shuffle=False,
+            verbose=0,
+            callbacks=[checkpoints],
+        ).history["loss"]
+
+    keras.utils.set_random_seed(3)
+    whole = fit(adapted(), 3, "whole")
+    keras.utils.set_random_seed(3)
+    first = fit(adapted(), 2, "resumed")
+    resumed = adapted()
+    assert first == whole[:2] and fit(resumed, 3, "resumed") == whole
+    path = tmp_path / "resumed/epoch-0003.npz"
+    trained = sum(np.prod(weight.shape) for weight in resumed.trainable_weights)
+    weights = without_random_states(storage.read_checkpoint(path)["model"])
+    assert sum(each["value"].size for each in weights) == trained
+    loaded = adapted()
+    load_checkpoint(loaded, path)
+    np.testing.assert_array_equal(logits(loaded), logits(resumed))
+    average_checkpoints(loaded, tmp_path / "resumed", 2)
+    assert np.isfinite(logits(loaded)).all()
+    message = "checkpoints of LoRA of the same model; .* has other values"
+    with pytest.raises(ValueError, match=message):
+        load_checkpoint(adapted(seed=5), path)
+    with pytest.raises(ValueError, match=message):
+        fit(adapted(seed=5), 4, "resumed")
