@@ -50,10 +50,11 @@ def _layers_in(values: Iterable[object]) -> Iterator[keras.layers.Layer]:
 def public_attributes(layer: keras.layers.Layer) -> dict[str, object]:
     """Returns the public attributes of a layer by name.
 
-    On PyTorch, a layer is a module, which keeps its sub-modules in a dictionary.
+    On PyTorch, a layer is a module, whose sub-modules are not in `vars`.
     """
-    own = vars(layer)
-    found = {**own, **own.get("_modules", {})}
+    found = {**vars(layer)}
+    if hasattr(layer, "named_children"):
+        found |= dict(layer.named_children())
     return {name: each for name, each in found.items() if not name.startswith("_")}
 
 

@@ -4,8 +4,8 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import keras
 import numpy as np
@@ -23,7 +23,6 @@ from keras_transformer.training.lora import (
     matrices,
 )
 from keras_transformer.types import Config
-from keras_transformer_runtime.arguments import check_one_of
 from keras_transformer_runtime.files import (
     checked_file,
     new_folder,
@@ -31,6 +30,8 @@ from keras_transformer_runtime.files import (
     write_json,
 )
 from keras_transformer_runtime.packages import require_extra
+
+T = TypeVar("T")
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -382,7 +383,7 @@ def _config(
     }
 
 
-def _most_frequent(values: Mapping[str, Any]) -> Any:
+def _most_frequent(values: Mapping[str, T]) -> T:
     found = list(values.values())
     return max(found, key=found.count)
 
@@ -401,15 +402,18 @@ def _read_config(path: pathlib.Path) -> Config:
                 ", which the layers do not support. Merge the adapter with PEFT, and "
                 "load the merged model."
             )
-    check_one_of((False, True), **{f"use_rslora in {path}": _flag(config)})
+    if type(config.get("use_rslora", False)) is not bool:
+        raise ValueError(f"`use_rslora` in {path} must be true or false.")
     for name in ("rank_pattern", "alpha_pattern"):
         if not isinstance(config.get(name) or {}, dict):
             raise ValueError(f"`{name}` in {path} must be a dictionary.")
     return config
 
 
-def _flag(config: Config) -> Any:
-    return config.get("use_rslora", False)
+def _is_scaled_by_root(config: Config) -> bool:
+    """Returns whether the factor is divided by the root of the rank."""
+    found: bool = config.get("use_rslora", False)
+    return found
 
 
 def _read(
@@ -426,7 +430,7 @@ def _read(
         )
     inputs, outputs = _inputs(parts[0].layer), sum(part.outputs for part in parts)
     alpha = float(_of_module(config, "lora_alpha", "alpha_pattern", module))
-    scale = alpha / (math.sqrt(rank) if _flag(config) else rank)
+    scale = alpha / (math.sqrt(rank) if _is_scaled_by_root(config) else rank)
     return _Adapter(
         tensors.read((down,), (rank, inputs)),
         tensors.read((up,), (outputs, rank)),
@@ -442,7 +446,7 @@ def _of_module(config: Config, name: str, patterns: str, module: str) -> Any:
     return config.get(name, 8)  # the default of PEFT for both
 
 
-def _some(names: Any) -> str:
+def _some(names: Iterable[str]) -> str:
     found = list(dict.fromkeys(names))
     more = f" and {len(found) - 3} others" if len(found) > 3 else ""
     return ", ".join(map(repr, found[:3])) + more
