@@ -32,8 +32,8 @@ PRETRAINING, TUNING = 0.6, 0.9  # where these parts of a running text end
 OF_WOMEN = re.compile(r"\b(woman|women|girl|girls|lady|ladies|female)\b", re.IGNORECASE)
 WIDTH, LAYERS, HEADS, CONTEXT = 128, 4, 4, 64
 LORA: dict[str, dict[str, Any]] = {
-    "LoRA of query and value": {},
     "LoRA of all dense layers": {"lora_targets": ["all"]},
+    "LoRA of query and value": {"lora_targets": ["query", "value"]},
 }
 
 
@@ -48,7 +48,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000, help="of pretraining")
     parser.add_argument("--tuning-steps", type=int, default=600)
     parser.add_argument("--rank", type=int, nargs="*", default=[8])
-    parser.add_argument("--rate", type=float, help="of LoRA; the default of train")
+    parser.add_argument("--rate", type=float, help="of LoRA; default: that of train")
+    parser.add_argument(
+        "--full-rate", type=float, nargs="*", default=[], help="further rates of full"
+    )
     options = parser.parse_args()
     if (options.text is None) == (options.pairs is None):
         parser.error("one of --text and --pairs is required")
@@ -62,10 +65,14 @@ def main() -> None:
     best = loss_of(full)
     row("no fine-tuning", loss_of(start), best, 0, 0.0)
     row("all weights", best, best, trained, seconds)
+    for rate in options.full_rate:
+        recipe = {**shared, "learning_rate": rate}
+        tuned, seconds, trained = run(options, f"full-{rate:g}", recipe, start)
+        row(f"all weights, rate {rate:g}", loss_of(tuned), best, trained, seconds)
     for rank in options.rank:
         for name, targets in LORA.items():
             lora = {"lora": rank, "learning_rate": options.rate, **targets}
-            folder = f"lora-{rank}-{'-'.join(targets.get('lora_targets', []))}"
+            folder = f"lora-{rank}-{'-'.join(targets['lora_targets'])}"
             tuned, seconds, trained = run(options, folder, {**shared, **lora}, start)
             row(f"{name}, rank {rank}", loss_of(tuned), best, trained, seconds)
 

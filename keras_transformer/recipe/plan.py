@@ -8,7 +8,7 @@ from keras_transformer.dataset import ParallelDataset, TextDataset
 from keras_transformer.models import PRESETS, GenerativeModel
 from keras_transformer.recipe.optimizers import DEFAULTS
 from keras_transformer.recipe.text_statistics import TextStatistics
-from keras_transformer.training.lora import DEFAULT_TARGETS
+from keras_transformer.training.lora import ALL
 from keras_transformer_runtime.runs.contradictions import check_heads
 from keras_transformer_runtime.runs.option_checks import SCHEDULES_TO_ZERO
 from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe
@@ -119,7 +119,7 @@ def choose_fine_tuning(plan: Plan, model: GenerativeModel) -> None:
     else:
         _choose_rate(plan, NEW_RATE / width, f"updates of a model of width {width}")
         plan.choose("lora_alpha", 2 * plan["lora"], "twice the rank")
-        plan.choose("lora_targets", [*DEFAULT_TARGETS], "as in the paper of LoRA")
+        plan.choose("lora_targets", [ALL], "closest to training all weights")
     options = model.get_config().get("attention_options") or {}
     plan.choose("dropout", model.dropout, "that of the model")
     rate = options.get("dropout", 0.0)

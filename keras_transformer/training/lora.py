@@ -16,7 +16,7 @@ from keras_transformer_runtime.arguments import check_ints, check_positive
 
 ModelT = TypeVar("ModelT", bound=keras.Model)
 
-ALL, DEFAULT_TARGETS = "all", ("query", "value")
+ALL = "all"
 # The dense layers that can be adapted.
 _OF_ATTENTION = ("query", "key", "value", "output")
 _OF_FEED_FORWARD = ("intermediate", "gate", "output")
@@ -26,7 +26,7 @@ def enable_lora(
     model: keras.Model,
     rank: int,
     alpha: float | None = None,
-    targets: str | Iterable[str] = DEFAULT_TARGETS,
+    targets: str | Iterable[str] = ALL,
 ) -> list[str]:
     """Adds low-rank updates to dense layers of a model, and freezes everything else.
 
@@ -49,7 +49,9 @@ def enable_lora(
             and `"output"` of attention, `"intermediate"`, `"gate"` and `"output"` of
             feed-forward networks. A longer name selects fewer layers:
             `"self_attention.query"`, `"feed_forward.output"`,
-            `"decoder.blocks.0.self_attention.value"`. `"all"` = all of them.
+            `"decoder.blocks.0.self_attention.value"`. `"all"` = all of them, which come
+            closest to training all weights (Dettmers et al.); the paper adapts
+            `["query", "value"]`, with a quarter of the trained parameters or fewer.
 
     Returns:
         List of str, the paths of the adapted layers, such as
@@ -70,6 +72,8 @@ def enable_lora(
 
     References:
         - [Hu et al., 2022](https://arxiv.org/abs/2106.09685)
+        - [Dettmers et al., 2023](https://arxiv.org/abs/2305.14314), section 5.2 (which
+          layers)
     """
     check_ints(1, rank=rank)
     if alpha is not None:

@@ -48,7 +48,7 @@ _DEFAULTS = {
     "max_length": "256; --from: that of the model",
     "attention_dropout": "0; --from: that of the model",
     "lora_alpha": "twice the rank",
-    "lora_targets": "query value",
+    "lora_targets": "all",
 }
 _OFF = {
     *("test", "start_from", "subword_sampling", "patience", "verbose", "tokenizer"),

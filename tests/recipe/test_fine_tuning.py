@@ -153,7 +153,9 @@ def test_a_language_model_keeps_its_context(tmp_path):
     assert recorded["length"] <= 20 and recorded["dropout"] == 0.1
     config = json.loads((tmp_path / "run/adapter/adapter_config.json").read_text())
     assert config["target_modules"] == [
-        f"transformer.h.{number}.attn.c_attn" for number in (0, 1)
+        f"transformer.h.{number}.{module}"
+        for number in (0, 1)
+        for module in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
     ]
     adapted = load_gpt2(folder)
     load_adapter(adapted, tmp_path / "run/adapter")

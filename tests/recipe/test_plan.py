@@ -203,7 +203,7 @@ def test_fine_tuning():
     choose_model(plan, 1000, 1000)
     assert plan["learning_rate"] == 0.0024 and plan["weight_decay"] == 0.03
     assert (plan["max_length"], plan["dropout"]) == (17, 0.0)
-    assert (plan["lora_alpha"], plan["lora_targets"]) == (6, ["query", "value"])
+    assert (plan["lora_alpha"], plan["lora_targets"]) == (6, ["all"])
     plan = plan_of(start_from="a.keras")
     choose_fine_tuning(plan, trained_model())  # which has no limit
     assert plan["max_length"] == 256
