@@ -96,9 +96,11 @@ from keras_transformer.training import (
     WarmupDecay,
     WarmupInverseSquareRoot,
     average_checkpoints,
+    enable_lora,
     freeze,
     list_checkpoints,
     load_checkpoint,
+    merge_lora,
 )
 from keras_transformer_runtime import __version__ as __version__
 from keras_transformer_runtime.packages import require_extra
@@ -112,8 +114,10 @@ if TYPE_CHECKING:
     from keras_transformer.inference.bayes_risk import minimum_bayes_risk
     from keras_transformer.inference.unknown_words import replace_unknowns
     from keras_transformer.interoperability import (
+        load_adapter,
         load_ctranslate2,
         load_pretrained,
+        save_adapter,
     )
     from keras_transformer.text import (
         ByteTokenizer,
@@ -137,11 +141,13 @@ _LAZY = {
     "SentencePieceTokenizer": "text",
     "Tokenizer": "text",
     "WordTokenizer": "text",
+    "load_adapter": "interoperability",
     "load_ctranslate2": "interoperability",
     "load_pretrained": "interoperability",
     "minimum_bayes_risk": "inference.bayes_risk",
     "parallel_dataset": "dataset",
     "replace_unknowns": "inference.unknown_words",
+    "save_adapter": "interoperability",
     "text_dataset": "dataset",
     "translate_file": "file_translation",
 }
@@ -223,14 +229,18 @@ __all__ = [
     "WordTokenizer",
     "average_checkpoints",
     "distribute",
+    "enable_lora",
     "freeze",
     "list_checkpoints",
+    "load_adapter",
     "load_checkpoint",
     "load_ctranslate2",
     "load_pretrained",
+    "merge_lora",
     "minimum_bayes_risk",
     "parallel_dataset",
     "replace_unknowns",
+    "save_adapter",
     "scaled_dot_product_attention",
     "text_dataset",
     "translate_file",

@@ -47,6 +47,17 @@ def _layers_in(values: Iterable[object]) -> Iterator[keras.layers.Layer]:
             yield from _layers_in(value.values())
 
 
+def public_attributes(layer: keras.layers.Layer) -> dict[str, object]:
+    """Returns the public attributes of a layer by name.
+
+    On PyTorch, a layer is a module, whose sub-modules are not in `vars`.
+    """
+    found = {**vars(layer)}
+    if hasattr(layer, "named_children"):
+        found |= dict(layer.named_children())
+    return {name: each for name, each in found.items() if not name.startswith("_")}
+
+
 def check_not_quantized(model: keras.Model) -> None:
     """Checks that no layer is quantized, for files of models with floats."""
     for layer in flatten_layers(model):

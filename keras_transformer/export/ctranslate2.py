@@ -42,6 +42,7 @@ from keras_transformer.text import (
     SentencePieceTokenizer,
     Tokenizer,
 )
+from keras_transformer.training.lora import without_lora
 from keras_transformer_runtime.arguments import check_one_of
 from keras_transformer_runtime.engines.generation_options import (
     GenerationOptions,
@@ -167,6 +168,7 @@ def export_ctranslate2(
     """
     check_one_of(ACCEPTED_MODEL_TYPES, optional=True, quantization=quantization)
     pair = language_pair(languages)
+    model = without_lora(model)
     transformer = check_transformer(model, "ctranslate2")
     tokenizer = tokenizers_of(model).source
     check_not_quantized(model)

@@ -33,6 +33,7 @@ from keras_transformer.export.onnx_graphs import Graph, graphs_of
 from keras_transformer.export.tensorflow_process import write_with_tensorflow
 from keras_transformer.models import CausalLM, GenerativeModel
 from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
+from keras_transformer.training.lora import without_lora
 from keras_transformer.types import Config
 from keras_transformer_runtime.files import new_folder
 
@@ -130,6 +131,7 @@ def export_onnx(
     encoder.run(None, {"encoder_token_ids": np.array([[17, 25, 3]], "int32")})
     ```
     """
+    model = without_lora(model)
     transformer = check_transformer(model, "onnx")
     _check_architecture(transformer)
     tokenizers_of(model)

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import warnings
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -44,6 +45,7 @@ from keras_transformer.interoperability.tokenizer_files import (
 from keras_transformer.interoperability.vocabulary import Languages, stored_tokens
 from keras_transformer.layers.positions.scheme import DType
 from keras_transformer.models import GenerativeModel, Seq2Seq, TextEncoder, file_checks
+from keras_transformer.training.lora import without_lora
 from keras_transformer.types import Config
 from keras_transformer_runtime.arguments import check_one_of
 from keras_transformer_runtime.files import (
@@ -299,6 +301,7 @@ def save_pretrained(
             f"`{type(model).__name__}`."
         )
     check_one_of(FAMILIES, optional=True, model_type=model_type)
+    model = without_lora(model)
     check_not_quantized(model)
     check_weights(model)
     family, config = _find_family(model, model_type)
@@ -315,6 +318,39 @@ def save_pretrained(
         write_json(new / "generation_config.json", {**ids, **search})
         write_json(new / CONFIG, {**settings, **config})
         _write_weights(new, model, family, config, max_shard_size)
+
+
+class Module(NamedTuple):
+    """A module of transformers that has the weights of a layer here.
+
+    Attributes:
+        name: its name.
+        scale: the kernel here is that of the module times this factor.
+    """
+
+    name: str
+    scale: float = 1.0
+
+
+def modules_of(model: keras.Model) -> dict[str, Module]:
+    """Returns the modules of transformers by the paths of layers, if they are a family.
+
+    Several layers with one module are its parts, in their order.
+    """
+    if not isinstance(model, PublishedModel):
+        return {}
+    try:
+        family, config = _find_family(model, None)
+    except ValueError:
+        return {}
+    names = family.layer_names(model)
+    complete = family.complete(config)
+    scales = {each.name: each.scale for each in family.parameters(model, complete)}
+    return {
+        path: Module(name, scales.get(f"{name}.weight", 1.0))
+        for name, paths in layer_paths(model, names)
+        for path in paths
+    }
 
 
 def _find_family(

@@ -1,13 +1,40 @@
-"""Loads a trained model: from the folder of a run, a preset, or a `.keras` file."""
+"""Loads a trained model: of a run, a preset or a file, or of another library."""
 
 import pathlib
 
 import keras
 
+from keras_transformer.interoperability.pretrained import load_pretrained
 from keras_transformer.models import CausalLM, GenerativeModel, Seq2Seq
 from keras_transformer.models.file_checks import check_keras_file
+from keras_transformer.models.preset_folders import HUB, download_preset
 from keras_transformer_runtime.files import read_json
 from keras_transformer_runtime.model_paths import find_model
+
+
+def load_starting_model(start: str) -> GenerativeModel:
+    """Loads the model that a run starts from.
+
+    `start` is the path of a `.keras` file, the folder of a run, of a preset or of a
+    model of transformers, or the handle of a preset on the Hugging Face Hub.
+    """
+    path = download_preset(start) if start.startswith(HUB) else pathlib.Path(start)
+    if not _is_of_transformers(path):
+        return load_trained_model(path)
+    model = load_pretrained(path)
+    if not isinstance(model, GenerativeModel):
+        raise ValueError(
+            "`start_from` must be a model that generates text; received "
+            f"{str(path)!r}, a `{type(model).__name__}`."
+        )
+    return model
+
+
+def _is_of_transformers(path: pathlib.Path) -> bool:
+    if (path / "model.keras").is_file() or not (path / "config.json").is_file():
+        return False
+    config = read_json(path / "config.json")
+    return "registered_name" not in config and "model_type" in config
 
 
 def load_trained_model(path: pathlib.Path) -> GenerativeModel:

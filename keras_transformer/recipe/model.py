@@ -1,7 +1,6 @@
 """The model of a run: a new or a trained one, with its optimizer, loss and metrics."""
 
 import math
-import pathlib
 import warnings
 
 from keras_transformer.layers import (
@@ -13,7 +12,7 @@ from keras_transformer.layers import (
     RotaryEmbedding,
 )
 from keras_transformer.models import PRESETS, CausalLM, GenerativeModel, Seq2Seq
-from keras_transformer.recipe.loading import load_trained_model
+from keras_transformer.recipe.loading import load_starting_model
 from keras_transformer.recipe.optimizers import (
     cooldown_steps,
     make_optimizer,
@@ -25,6 +24,7 @@ from keras_transformer.training import (
     LabelSmoothedCrossEntropy,
     MaskedTokenAccuracy,
     Perplexity,
+    enable_lora,
 )
 from keras_transformer.types import Config
 from keras_transformer_runtime.runs.folder import latest_position
@@ -100,28 +100,24 @@ def _positions(recipe: PlannedRecipe, length: int) -> PositionScheme:
 
 
 def load_initial_model(
-    init: str, model_class: type[Seq2Seq] | type[CausalLM], kind: str
+    start: str, model_class: type[Seq2Seq] | type[CausalLM], kind: str
 ) -> GenerativeModel:
     """Loads the trained model that a run starts from.
 
     Raises `ValueError` if it is of another class than that of `model=kind`, or has no
     tokenizers.
     """
-    trained: GenerativeModel = (
-        model_class.from_preset(init)
-        if "://" in init
-        else load_trained_model(pathlib.Path(init))
-    )
+    trained = load_starting_model(start)
     if not isinstance(trained, model_class):
         raise ValueError(
-            f"`init` must be a {model_class.__name__} for `model={kind!r}`; received "
-            f"`init={init!r}`, which is a {type(trained).__name__}."
+            f"`start_from` must be a {model_class.__name__} for `model={kind!r}`; "
+            f"received `start_from={start!r}`, which is a {type(trained).__name__}."
         )
     if trained.source_tokenizer is None:
         raise ValueError(
-            f"`init` must be a model with tokenizers; received `init={init!r}`, a "
-            f"{type(trained).__name__} without. Train without `init`, or start from "
-            "another model."
+            f"`start_from` must be a model with tokenizers; received `start_from="
+            f"{start!r}`, a {type(trained).__name__} without. Train without "
+            "`start_from`, or start from another model."
         )
     return trained
 
@@ -129,23 +125,44 @@ def load_initial_model(
 def with_options(
     trained: GenerativeModel, recipe: PlannedRecipe, length: int
 ) -> GenerativeModel:
-    """Returns a trained model with the dropout, lengths and dtype of a recipe."""
-    positions = getattr(trained, "positions", None)
-    longest: int = getattr(positions, "max_length", None) or length
+    """Returns a trained model with the dropout and dtype of a recipe.
+
+    Its limits of lengths become longer if the recipe has a greater one.
+    """
+    longest = positions_of(trained) or length
     if longest < length:
         option = "length" if recipe.has_running_text else "max_length"
         raise ValueError(
             f"`{option}` must be at most {longest}, the number of positions of the "
-            f"model of `init`; received `{option}={vars(recipe)[option]}`."
+            f"model of `start_from`; received `{option}={vars(recipe)[option]}`."
         )
     options = trained.get_config().get("attention_options") or {}
+    limits = {name: getattr(trained, name) for name in trained.length_arguments}
     return _rebuilt(
         trained,
         dropout=recipe.dropout,
         attention_options={**options, "dropout": recipe.attention_dropout},
         dtype=recipe.dtype,
-        **_length_arguments(type(trained), length),
+        **{name: limit and max(limit, length) for name, limit in limits.items()},
     )
+
+
+def positions_of(model: GenerativeModel) -> int | None:
+    """Returns the number of learned positions of a model; `None` = no limit."""
+    limit: int | None = getattr(getattr(model, "positions", None), "max_length", None)
+    return limit
+
+
+def adapt(model: GenerativeModel, recipe: PlannedRecipe) -> None:
+    """Adds the low-rank updates of the recipe, if it has some."""
+    if recipe.lora is not None:
+        assert recipe.lora_targets is not None
+        enable_lora(model, recipe.lora, recipe.lora_alpha, recipe.lora_targets)
+
+
+def trained_parameters(model: GenerativeModel) -> int:
+    """Returns the number of parameters that are trained."""
+    return sum(math.prod(weight.shape) for weight in model.trainable_weights)
 
 
 def compile_model(
@@ -155,10 +172,11 @@ def compile_model(
     if latest_position(recipe.output) is None:
         steps = total_steps(recipe, batches_per_epoch)
         _warn_of_long_warmup(recipe, steps - cooldown_steps(recipe, batches_per_epoch))
+    pad = model.pad_token_id
     model.compile(
         optimizer=make_optimizer(recipe, make_schedule(recipe, batches_per_epoch)),
-        loss=LabelSmoothedCrossEntropy(recipe.label_smoothing),
-        metrics=[MaskedTokenAccuracy(), Perplexity()],
+        loss=LabelSmoothedCrossEntropy(recipe.label_smoothing, pad),
+        metrics=[MaskedTokenAccuracy(pad_token_id=pad), Perplexity(pad_token_id=pad)],
         micro_batches=recipe.micro_batches,
         r_drop=recipe.r_drop,
     )

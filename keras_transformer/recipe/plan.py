@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from keras_transformer.dataset import ParallelDataset, TextDataset
-from keras_transformer.models import PRESETS
+from keras_transformer.models import PRESETS, GenerativeModel
 from keras_transformer.recipe.optimizers import DEFAULTS
 from keras_transformer.recipe.text_statistics import TextStatistics
+from keras_transformer.training.lora import ALL
 from keras_transformer_runtime.runs.contradictions import check_heads
 from keras_transformer_runtime.runs.option_checks import SCHEDULES_TO_ZERO
 from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe
@@ -20,10 +21,13 @@ LEAST_LENGTH, MOST_LENGTH = 16, 256  # of a window of running text
 WINDOWS = 100  # in an epoch, at least
 LEAST_TOKENS, MOST_TOKENS = 1024, 4096  # in a batch
 UPDATES = 6.6  # times the square root of the tokens in an epoch
+TUNING = 3  # times fewer updates of a trained model
 CHARACTER_UPDATES = 5000  # at least, for a source of characters
 LEAST_EPOCHS, MOST_EPOCHS = 5, 100
 MOST_WARMUP = 2000  # batches
-SHORT_WARMUP = 10  # part of the batches, unless the rate falls as the inverse root
+# Part of the batches, unless the rate of a new model falls as the inverse root.
+SHORT_WARMUP = 10
+NEW_RATE, TUNING_RATE = 0.512, 0.0512  # learning rates of Adam, times the width
 SHORT_TARGET = 2.0  # words; such outputs are right or wrong
 
 
@@ -41,6 +45,7 @@ class Plan:
     def __init__(self, recipe: Recipe) -> None:
         self._values: dict[str, object] = {**recipe.values()}
         self.choices: list[Choice] = []
+        self.longest: int | None = None  # sequence of the model to start from
 
     def __getitem__(self, option: str) -> Any:
         return self._values[option]
@@ -68,11 +73,12 @@ def choose_columns(plan: Plan, names: Iterable[Sequence[str]]) -> None:
 
 def choose_model(plan: Plan, pairs: int, target_tokens: int) -> None:
     """Chooses the size of the model, dropout and learning rate."""
-    if plan["init"] is None:
+    if plan["start_from"] is None:
         preset = _preset(pairs, SMALL_FROM, BASE_FROM)
         plan.choose("preset", preset, f"{pairs:,} pairs")
         _check_heads(plan)
-    _choose_learning_rate(plan)
+        _choose_new_rate(plan)
+    _choose_weight_decay(plan)
     few, many = 2_000_000, 20_000_000
     rate = 0.3 if target_tokens < few else 0.2 if target_tokens < many else 0.1
     plan.choose("dropout", rate, f"{target_tokens:,} target tokens")
@@ -82,14 +88,16 @@ def choose_language_model(plan: Plan, tokens: int) -> None:
     """Chooses the window, the size of a language model, dropout and learning rate."""
     if plan["documents"] != "pairs":
         length = 2 ** int(math.log2(max(tokens / WINDOWS, 1)))
-        length = min(max(length, LEAST_LENGTH), MOST_LENGTH)
+        most = min(plan.longest or MOST_LENGTH, MOST_LENGTH)
+        length = min(max(length, LEAST_LENGTH), most)
         plan.choose("length", length, f"{tokens:,} tokens")
-    if plan["init"] is None:
+    if plan["start_from"] is None:
         preset = _preset(tokens, SMALL_LM_FROM, BASE_LM_FROM)
         plan.choose("preset", preset, f"{tokens:,} tokens")
         _check_heads(plan)
         plan.choose("blocks", "modern", "lower loss at the same size")
-    _choose_learning_rate(plan)
+        _choose_new_rate(plan)
+    _choose_weight_decay(plan)
     plan.choose("dropout", 0.2 if tokens < SMALL_LM_FROM else 0.1, f"{tokens:,} tokens")
 
 
@@ -103,19 +111,43 @@ def _preset(size: int, small_from: int, base_from: int) -> str:
     return f"transformer_{name}"
 
 
-def _choose_learning_rate(plan: Plan) -> None:
-    name = plan["optimizer"]
-    defaults = DEFAULTS[name]
-    if plan["init"] is None:
-        width = plan["hidden_dim"] or PRESETS[plan["preset"]]["hidden_dim"]
-        rate, reason = 0.512 / width, f"model of width {width}"
+def choose_fine_tuning(plan: Plan, model: GenerativeModel) -> None:
+    """Chooses the options that depend on the trained model that a run starts from."""
+    width = model.hidden_dim
+    if plan["lora"] is None:
+        _choose_rate(plan, TUNING_RATE / width, f"a tenth of a new model of {width}")
     else:
-        rate, reason = 4e-4, "continues a trained model"
-    if name != "adam":
-        reason += f", {name}"
-    plan.choose("learning_rate", round(rate * defaults.rate, 6), reason)
+        _choose_rate(plan, NEW_RATE / width, f"updates of a model of width {width}")
+        plan.choose("lora_alpha", 2 * plan["lora"], "twice the rank")
+        plan.choose("lora_targets", [ALL], "closest to training all weights")
+    options = model.get_config().get("attention_options") or {}
+    plan.choose("dropout", model.dropout, "that of the model")
+    rate = options.get("dropout", 0.0)
+    plan.choose("attention_dropout", rate, "that of the model")
+    limits = [getattr(model, name) for name in model.length_arguments]
+    longest = min((limit for limit in limits if limit is not None), default=None)
+    plan.longest = longest
+    if longest is not None:
+        share = 2 if plan["documents"] == "pairs" else 1  # a prompt and an answer
+        plan.choose("max_length", longest // share, "the limit of the model")
+    plan.choose("max_length", MOST_LENGTH, "the model has no limit")
+
+
+def _choose_new_rate(plan: Plan) -> None:
+    width = plan["hidden_dim"] or PRESETS[plan["preset"]]["hidden_dim"]
+    _choose_rate(plan, NEW_RATE / width, f"model of width {width}")
+
+
+def _choose_rate(plan: Plan, rate: float, reason: str) -> None:
+    name = plan["optimizer"]
+    reason += "" if name == "adam" else f", {name}"
+    plan.choose("learning_rate", round(rate * DEFAULTS[name].rate, 6), reason)
+
+
+def _choose_weight_decay(plan: Plan) -> None:
+    defaults = DEFAULTS[plan["optimizer"]]
     if defaults.weight_decay is not None:
-        plan.choose("weight_decay", defaults.weight_decay, name)
+        plan.choose("weight_decay", defaults.weight_decay, plan["optimizer"])
 
 
 def choose_batches(plan: Plan, tokens: int) -> None:
@@ -140,6 +172,8 @@ def choose_schedule(plan: Plan, data: ParallelDataset | TextDataset) -> None:
     updates = UPDATES * math.sqrt(tokens)
     if plan["source_tokenizer"] == "characters":
         updates = max(updates, CHARACTER_UPDATES)
+    if plan["start_from"] is not None:
+        updates /= TUNING
     epochs = min(max(round(updates / batches), LEAST_EPOCHS), MOST_EPOCHS)
     reason = f"{epochs * batches:,} updates"
     if plan["steps"] is not None:
@@ -163,7 +197,8 @@ def _choose_rates(plan: Plan, batches: int) -> None:
     plan.choose("cooldown", epochs // 4, "a quarter of the epochs")
     cooldown = min(plan["cooldown"], epochs)
     before = min(max(epochs - cooldown, 1) * batches, total)
-    share = 0.62 if schedule == "inverse_sqrt" else 1 / SHORT_WARMUP
+    is_long = schedule == "inverse_sqrt" and plan["start_from"] is None
+    share = 0.62 if is_long else 1 / SHORT_WARMUP
     rising = max(1, min(MOST_WARMUP, int(share * before)))
     plan.choose("warmup_steps", rising, f"of {before:,} batches before the cool-down")
     plan.choose("average", max(cooldown, 1), "the epochs of the cool-down")

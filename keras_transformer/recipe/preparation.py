@@ -12,12 +12,19 @@ from keras_transformer.recipe.answering import AnsweringTask
 from keras_transformer.recipe.language_modeling import LanguageModelTask
 from keras_transformer.recipe.loading import load_trained_model
 from keras_transformer.recipe.model import (
+    adapt,
     compile_model,
     load_initial_model,
+    trained_parameters,
     with_options,
 )
 from keras_transformer.recipe.optimizers import describe_weight_decay
-from keras_transformer.recipe.plan import Choice, Plan, choose_schedule
+from keras_transformer.recipe.plan import (
+    Choice,
+    Plan,
+    choose_fine_tuning,
+    choose_schedule,
+)
 from keras_transformer.recipe.task import Datasets, Evaluator, Task
 from keras_transformer.recipe.tokenizers import Tokenizers
 from keras_transformer.recipe.translation import TranslationTask
@@ -48,8 +55,8 @@ def prepare(recipe: Recipe, display: Display) -> PreparedRun:
     """Prepares a new run, or one to resume.
 
     The folder of the run gets the options, the checksums of the texts, the held-out
-    texts, and the vocabularies or the trained model of `recipe.init`. A resumed run
-    reads the texts and vocabularies or the model from there.
+    texts, and the vocabularies or the trained model of `recipe.start_from`. A resumed
+    run reads the texts and vocabularies or the model from there.
     """
     output = pathlib.Path(recipe.output)
     began = recipe_to_resume(recipe)
@@ -57,15 +64,19 @@ def prepare(recipe: Recipe, display: Display) -> PreparedRun:
         warn_of_another_cooldown(began)
     plan = Plan(began or recipe)
     task = _task(plan, is_new=began is None)
+    initial: GenerativeModel | None = None
+    if plan["start_from"] is not None:
+        if began is None:
+            start = plan["start_from"]
+            with display.stage(f"Loading {start}"):
+                initial = load_initial_model(start, task.model_class, recipe.model)
+            choose_fine_tuning(plan, initial)
+        else:
+            initial = load_trained_model(output / "initial.keras")
     with display.stage("Reading the text"):
         task.read_texts()
     keras.utils.set_random_seed(recipe.seed)
-    initial: GenerativeModel | None = None
-    if recipe.init is not None:
-        if began is None:
-            initial = load_initial_model(recipe.init, task.model_class, recipe.model)
-        else:
-            initial = load_trained_model(output / "initial.keras")
+    if initial is not None:
         tokenizers = Tokenizers.of(initial)
     elif began is not None:
         tokenizers = Tokenizers.load(output)
@@ -95,6 +106,7 @@ def prepare(recipe: Recipe, display: Display) -> PreparedRun:
             tokenizers.save(output)
         else:
             model.save(output / "initial.keras")
+    adapt(model, complete)
     compile_model(model, complete, data.train.batches_per_epoch)
     _print_plan(display, plan, task, model)
     if is_first_process():
@@ -124,6 +136,8 @@ def _print_plan(
     train, valid = task.describe_data()
     facts = {"Training text": train, "Validation text": valid}
     facts["Model"] = f"{model.count_params():,} parameters"
+    if plan["lora"] is not None:
+        facts["Model"] += f", {trained_parameters(model):,} of them trained"
     if plan["weight_decay"]:
         facts["Weight decay"] = describe_weight_decay(model)
     config = model.get_config()

@@ -49,6 +49,8 @@ class Figures:
             of the weights. Empty if there was one candidate.
         valid_engine: str, software that translated the validation and the test text,
             with the length penalty selected for it.
+        start_from: str, the trained model that the run started from; `None` without.
+        trained_parameters: int, number of parameters that were trained from there.
     """
 
     sentences: int
@@ -65,6 +67,8 @@ class Figures:
     weights: str
     candidates: dict[str, float]
     valid_engine: str = "keras"
+    start_from: str | None = None
+    trained_parameters: int | None = None
 
     @classmethod
     def read(cls, path: pathlib.Path) -> "Figures":
@@ -122,12 +126,16 @@ class LanguageModelFigures:
         weights: str, the selected weights, such as `"mean of epochs 31 to 40"`.
         candidates: dictionary of floats, the loss of a token of the validation text by
             the name of the weights.
+        start_from: str, the trained model that the run started from; `None` without.
+        trained_parameters: int, number of parameters that were trained from there.
     """
 
     scores: TextScores
     metric: str
     weights: str
     candidates: dict[str, float]
+    start_from: str | None = None
+    trained_parameters: int | None = None
 
     @classmethod
     def read(cls, path: pathlib.Path) -> "LanguageModelFigures":

@@ -28,8 +28,10 @@ def train(recipe: Recipe) -> TrainingResult:
     If the run is complete, its model and figures are read.
 
     The trained model is a float32 model for any `recipe.dtype`. If `recipe.dtype` is
-    float32, it is compiled and has the state of the optimizer. With `recipe.init`, the
-    run starts with the weights, vocabularies and configuration of a trained model.
+    float32, it is compiled and has the state of the optimizer. With
+    `recipe.start_from`, the run starts with the weights, vocabularies and configuration
+    of a trained model. With `recipe.lora` as well, it trains low-rank updates of its
+    kernels alone; the resulting model has the merged kernels and is not compiled.
 
     The folder `recipe.output` then contains:
 
@@ -40,8 +42,9 @@ def train(recipe: Recipe) -> TrainingResult:
       resumed,
     - `history.csv`, losses and metrics of each epoch,
     - `tokenizer.json`, or `source_tokenizer.json` and `target_tokenizer.json`; with
-      `recipe.init`, `initial.keras` instead,
+      `recipe.start_from`, `initial.keras` instead,
     - `data/`, with the training, validation and test texts, if some are held out,
+    - `adapter/`, the updates alone, with `recipe.lora`,
     - `checkpoints/`,
     - `saved_model/`, with a new version in it, and `ctranslate2/`, if `recipe.export`
       is true, as `recipe.export_format` says.

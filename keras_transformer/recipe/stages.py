@@ -1,10 +1,13 @@
 """The stages of a run after its preparation: `fit`, selection and evaluation."""
 
 import csv
+import dataclasses
+import functools
 import io
 import math
 import os
 import pathlib
+import shutil
 import warnings
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
@@ -12,11 +15,14 @@ from typing import Literal, TypeAlias
 import keras
 
 from keras_transformer.backend.processes import is_first_process
+from keras_transformer.interoperability.adapters import save_adapter
+from keras_transformer.models import GenerativeModel
 from keras_transformer.recipe.engines import can_export, export_with_own_search
-from keras_transformer.recipe.model import in_float32
+from keras_transformer.recipe.model import in_float32, trained_parameters
 from keras_transformer.recipe.preparation import PreparedRun
 from keras_transformer.recipe.result import AnyFigures, TrainingResult
 from keras_transformer.recipe.selection import (
+    Candidate,
     Selection,
     select_weights,
     weight_candidates,
@@ -25,7 +31,9 @@ from keras_transformer.training import (
     Checkpoints,
     NonFiniteLoss,
     TrainingProgress,
+    merge_lora,
 )
+from keras_transformer.training.lora import merged_weights
 from keras_transformer_runtime.display import Display
 from keras_transformer_runtime.files import written_whole
 from keras_transformer_runtime.runs.folder import FIGURES, next_version
@@ -42,8 +50,7 @@ EXPORT_SECONDS = {"both": 40.0, "saved_model": 32.0, "ctranslate2": 8.0}
 def finish(run: PreparedRun, display: Display) -> TrainingResult:
     """Selects the weights of a trained model, evaluates, saves and exports it."""
     recipe, output = run.recipe, pathlib.Path(run.recipe.output)
-    model = in_float32(run.model)
-    candidates = weight_candidates(model, recipe)
+    model, candidates = _candidates(run)
     if len(candidates) == 1:
         candidates[0].load()
         selection = Selection(candidates[0].name, {})
@@ -56,14 +63,45 @@ def finish(run: PreparedRun, display: Display) -> TrainingResult:
         mark = "  selected" if name == selection.name else ""
         display.print(f"  {recipe.metric} {score:.4g}  {name}{mark}")
     model.save(output / "model.keras")
+    if recipe.lora is not None:
+        shutil.rmtree(output / "adapter", ignore_errors=True)
+        save_adapter(run.model, output / "adapter", recipe.start_from or "")
     with display.stage(run.evaluator.description):
         result = run.evaluator.result(model, selection)
+    result = result._replace(figures=_with_origin(result.figures, run))
     print_figures(result.figures, recipe, display)
     if recipe.export:
         _export(run, result, display)
     # Last: its presence means a complete run.
     result.figures.write(output / FIGURES)
     return result
+
+
+def _candidates(run: PreparedRun) -> tuple[GenerativeModel, list[Candidate]]:
+    """Returns a float32 model without LoRA, and weights that it can have."""
+    if run.recipe.lora is None:
+        model = in_float32(run.model)
+        return model, weight_candidates(model, run.recipe)
+    merged = in_float32(merge_lora(run.model))
+
+    def load(candidate: Candidate) -> None:
+        candidate.load()  # the matrices
+        merged.set_weights(merged_weights(run.model))
+
+    return merged, [
+        each._replace(load=functools.partial(load, each))
+        for each in weight_candidates(run.model, run.recipe)
+    ]
+
+
+def _with_origin(figures: AnyFigures, run: PreparedRun) -> AnyFigures:
+    """Returns the figures with the origin of a trained model."""
+    if run.recipe.start_from is None:
+        return figures
+    trained = trained_parameters(run.model)
+    return dataclasses.replace(
+        figures, start_from=run.recipe.start_from, trained_parameters=trained
+    )
 
 
 def _export(run: PreparedRun, result: TrainingResult, display: Display) -> None:

@@ -4,7 +4,7 @@ import itertools
 import pathlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -236,6 +236,9 @@ class TranslationEvaluator(Evaluator):
                     for each, found in scores.items()
                 }
             test_scores = self._scores_of(engine, self._options(name), self._test)
+        test_values: dict[str, Any] = {
+            each: found.score for each, found in test_scores.items()
+        }
         figures = Figures(
             sentences=len(self._test.sources),
             length_penalty=self._penalties["keras"],
@@ -246,7 +249,7 @@ class TranslationEvaluator(Evaluator):
             weights=selection.name,
             candidates=selection.scores,
             valid_engine=name,
-            **{each: found.score for each, found in test_scores.items()},
+            **test_values,
         )
         return TrainingResult(model, search_of(self._options("keras")), figures)
 

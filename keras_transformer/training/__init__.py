@@ -14,6 +14,7 @@ from keras_transformer.training.checkpoints import (
     load_checkpoint,
 )
 from keras_transformer.training.freezing import freeze
+from keras_transformer.training.lora import enable_lora, merge_lora
 from keras_transformer.training.losses import LabelSmoothedCrossEntropy
 from keras_transformer.training.metrics import MaskedTokenAccuracy, Perplexity
 from keras_transformer.training.non_finite_loss import NonFiniteLoss
@@ -40,8 +41,10 @@ __all__ = [
     "WarmupDecay",
     "WarmupInverseSquareRoot",
     "average_checkpoints",
+    "enable_lora",
     "freeze",
     "list_checkpoints",
     "load_checkpoint",
+    "merge_lora",
     "r_drop_loss",
 ]

@@ -58,12 +58,14 @@ def average_checkpoints(
         reversed(ends), "model", check=run_state.check_variables
     )
     newest: list[np.ndarray] = []
+    frozen: list[bool] = []
     sums: list[np.ndarray] = []
     averaged = []
     for path, state in itertools.islice(readable, last):
         saved = run_state.without_random_states(state["model"])
         run_state.check_same(model.weights, saved, path)
         values = [entry["value"] for entry in saved]
+        frozen = ["checksum" in entry for entry in saved]  # in all of them, with LoRA
         newest = newest or values
         doubles = [value.astype("float64") for value in values]
         sums = [a + b for a, b in zip(sums, doubles, strict=True)] if sums else doubles
@@ -80,7 +82,10 @@ def average_checkpoints(
             f"checkpoints of {len(averaged)} of them. These are averaged.",
             stacklevel=2,
         )
-    for variable, total, value in zip(model.weights, sums, newest, strict=True):
+    variables = zip(model.weights, sums, newest, frozen, strict=True)
+    for variable, total, value, is_frozen in variables:
+        if is_frozen:
+            continue
         is_float = keras.backend.is_float_dtype(variable.dtype)
         variable.assign(total / len(averaged) if is_float else value)
     return averaged

@@ -28,6 +28,7 @@ HEADINGS = {
     "documents": "Running text, with --model causal",
     "tokenizer": "Vocabulary",
     "model": "Model",
+    "start_from": "Fine-tuning",
     "epochs": "Training",
     "num_beams": "Search",
 }
@@ -36,15 +37,22 @@ _METAVARS = {name: "FILE..." for name in ("train", "valid", "test")}
 _METAVARS["user_defined_symbols"] = "TEXT..."
 _METAVARS["columns"] = "NAME..."
 _METAVARS["languages"] = "SOURCE TARGET"
+_METAVARS["lora_targets"] = "NAME..."
+# Options whose names are words of Python.
+_NAMES = {"start_from": ["--from"]}
 _DEFAULTS = {
     **dict.fromkeys(SIZES, "that of the preset"),
     "positions": "sinusoidal; causal: rotary",
     "blocks": "plain; causal: modern",
     "label_smoothing": "0.1; causal: 0",
+    "max_length": "256; --from: that of the model",
+    "attention_dropout": "0; --from: that of the model",
+    "lora_alpha": "twice the rank",
+    "lora_targets": "all",
 }
 _OFF = {
-    *("test", "init", "subword_sampling", "patience", "verbose", "tokenizer"),
-    *("languages", "columns", "steps", "clip_norm"),
+    *("test", "start_from", "subword_sampling", "patience", "verbose", "tokenizer"),
+    *("languages", "columns", "steps", "clip_norm", "lora"),
 }
 
 
@@ -146,6 +154,7 @@ def _parameters() -> list[inspect.Parameter]:
             kind = list[str] | None
         is_chosen = _default_label(field) == "auto"
         option = typer.Option(
+            *_NAMES.get(field.name, ()),
             help=help,
             metavar=_METAVARS.get(field.name),
             rich_help_panel=heading,

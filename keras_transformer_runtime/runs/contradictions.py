@@ -42,7 +42,7 @@ def check_agree(recipe: Recipe) -> None:
             *("patience", "metric_every"),
         )
     check_heads(recipe.preset, recipe.hidden_dim, recipe.num_heads, recipe.positions)
-    if recipe.init is None:
+    if recipe.start_from is None:
         _check_tokenizers(recipe)
 
 

@@ -38,6 +38,8 @@ def check_early(recipe: Recipe) -> None:
         from keras_transformer_runtime.bleu import bleu_metric  # imports sacreBLEU
 
         bleu_metric(False, recipe.bleu_tokenize)
+    if recipe.lora is not None:
+        require_extra("hub", f"`lora={recipe.lora}`")  # safetensors
     output = pathlib.Path(recipe.output)
     if output.exists() and not output.is_dir():
         raise ValueError(
@@ -54,8 +56,8 @@ def check_early(recipe: Recipe) -> None:
         _check_files(recipe, name)
     if not is_new:
         check_same_texts(recipe)
-    elif recipe.init:
-        _check_init(recipe.init)
+    elif recipe.start_from:
+        _check_start(recipe.start_from)
 
 
 def _check_backend(**numbers: int) -> None:
@@ -88,9 +90,9 @@ def _check_files(recipe: Recipe, name: str) -> None:
                 TextRows.of(file, recipe.columns, width)
 
 
-def _check_init(init: str) -> None:
+def _check_start(start: str) -> None:
     """Raises an error if the initial model does not exist, or cannot be downloaded."""
-    if "://" not in init:
-        find_model(pathlib.Path(init))
-    elif init.startswith("hf://"):
-        require_extra("hub", f"`init={init!r}`")
+    if "://" not in start:
+        find_model(pathlib.Path(start))
+    elif start.startswith("hf://"):
+        require_extra("hub", f"`start_from={start!r}`")

@@ -50,8 +50,8 @@ ONLY_CAUSAL = dict.fromkeys(
     ("documents", "separate_documents", "length"),
     "Give `model='causal'` for a language model.",
 )
-# Options that `init` takes from the trained model.
-_OF_INIT = dict.fromkeys(
+# Options that `start_from` takes from the trained model.
+_OF_START = dict.fromkeys(
     (
         *("preset", *SIZES, "positions", "blocks", "tokenizer", "source_tokenizer"),
         *("target_tokenizer", "vocabularies", "vocabulary_size"),
@@ -59,6 +59,11 @@ _OF_INIT = dict.fromkeys(
         *("character_coverage", "byte_fallback", "user_defined_symbols"),
     ),
     "Remove one of them, also from a file of options.",
+)
+# Options that require a trained model, and those that require `lora`.
+_OF_LORA = {"lora": "Give `start_from`, the trained model to adapt."}
+_WITH_RANK = dict.fromkeys(
+    ("lora_alpha", "lora_targets"), "Give `lora`, the rank of the updates."
 )
 # Options of parallel text and of running text.
 ONLY_PARALLEL_TEXT = {
@@ -93,13 +98,13 @@ _COUNTS = (
     *("max_length", "length", "micro_batches", "devices", "model_parallel", "workers"),
     *("vocabulary_size", "source_vocabulary_size", "target_vocabulary_size", *SIZES),
     *("epochs", "steps", "tokens_per_batch", "warmup_steps", "average", "patience"),
-    *("save_every", "metric_every", "num_beams"),
+    *("save_every", "metric_every", "num_beams", "lora"),
 )
 _CHECKS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
     (partial(check_ints, 1), _COUNTS),
     (partial(check_ints, 0), ("cooldown",)),
     (partial(check_numbers, 0, 2**32 - 1), ("seed",)),
-    (partial(check_numbers, above=0), ("learning_rate", "clip_norm")),
+    (partial(check_numbers, above=0), ("learning_rate", "clip_norm", "lora_alpha")),
     (partial(check_numbers, 0), ("r_drop", "weight_decay")),
     (
         partial(check_numbers, 0, below=1),
@@ -177,8 +182,12 @@ def check_suits_model(
             "`separate_documents` requires documents; received `separate_documents="
             "True` and `documents='none'`."
         )
-    if values["init"] is not None:
-        _refuse(given, _OF_INIT, "`init`, whose model determines it")
+    if values["start_from"] is not None:
+        _refuse(given, _OF_START, "`start_from`, whose model determines it")
+    else:
+        _refuse(given, _OF_LORA, "a new model")
+    if values["lora"] is None:
+        _refuse(given, _WITH_RANK, "all weights trained")
 
 
 def _refuse(

@@ -141,10 +141,13 @@ OF_TRAIN = (
         "attn_dropout attn_pdrop transformer_dropout_attention",
     ),
     Meaning(
-        "init",
-        "init_from pretrained_model pretrained model_name_or_path checkpoint "
+        "start_from",
+        "init init_from pretrained_model pretrained model_name_or_path checkpoint "
         "checkpoint_path finetune_from_model load_model",
     ),
+    Meaning("lora", "lora_r lora_rank peft use_lora use_peft"),
+    Meaning("lora_targets", "target_modules lora_target_modules lora_modules"),
+    Meaning("", "lora_dropout", "The updates have no dropout of their own."),
     # Training.
     Meaning(
         "tokens_per_batch",

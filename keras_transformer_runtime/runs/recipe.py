@@ -40,6 +40,11 @@ _CHANGEABLE = {
     *("num_beams", "verbose", "tensorboard", "devices", "model_parallel", "workers"),
     "micro_batches",
 }
+# Options whose default is that of the trained model of `start_from`, if there is one.
+_DEFAULTS_OF_NEW_MODELS: dict[str, OptionValue] = {
+    "max_length": 256,
+    "attention_dropout": 0.0,
+}
 # Options whose default depends on the model.
 _DEFAULTS_OF_MODELS: dict[str, dict[str, OptionValue]] = {
     "seq2seq": {"label_smoothing": 0.1, "positions": "sinusoidal"},
@@ -73,8 +78,8 @@ class Recipe:
     Raises:
         ValueError: if `train`, `valid` or `test` is not a list of files, if a weight or
             another number is out of range, if an option does not suit the model, or if
-            `init` is given together with an option that the trained model determines.
-            `train` checks the other options.
+            `start_from` is given together with an option that the trained model
+            determines. `train` checks the other options.
 
     Example:
 
@@ -111,7 +116,7 @@ class Recipe:
     byte_fallback: Annotated[
         bool, "Split characters that the vocabulary lacks into bytes."
     ] = False
-    max_length: Annotated[int, "Maximum length of a sentence in tokens."] = 256
+    max_length: Annotated[int | None, "Maximum length of a sentence in tokens."] = None
     export: Annotated[bool, "Export the trained model."] = True
     export_format: Annotated[
         str,
@@ -174,17 +179,33 @@ class Recipe:
         str | None,
         "plain: ReLU, LayerNorm and biases; modern: SwiGLU, RMSNorm and no biases.",
     ] = None
-    init: Annotated[
-        str | None,
-        "Trained model to start from: a .keras file, or the folder of a run or preset.",
-    ] = None
     dropout: Annotated[float | None, "Dropout rate of embeddings and sub-layers."] = (
         None
     )
-    attention_dropout: Annotated[float, "Dropout rate of the attention scores."] = 0.0
+    attention_dropout: Annotated[
+        float | None, "Dropout rate of the attention scores."
+    ] = None
     dtype: Annotated[
         str, "Dtype policy of training: float32, mixed_bfloat16 or mixed_float16."
     ] = "float32"
+
+    start_from: Annotated[
+        str | None,
+        "Trained model to start from, with its vocabularies: a .keras file, or the "
+        "folder of a run, a preset or a model of transformers.",
+    ] = None
+    lora: Annotated[
+        int | None,
+        "Rank of low-rank updates, which are trained in place of the model of --from.",
+    ] = None
+    lora_alpha: Annotated[
+        float | None, "Factor of the updates, before they are divided by the rank."
+    ] = None
+    lora_targets: Annotated[
+        list[str] | None,
+        "Dense layers with updates: query, key, value, output, intermediate, gate, "
+        "longer names such as feed_forward.output, or all.",
+    ] = None
 
     epochs: Annotated[int | None, "Number of passes over the training text."] = None
     steps: Annotated[
@@ -274,8 +295,13 @@ class Recipe:
     def __post_init__(self) -> None:
         check_types(self.values(), get_type_hints(Recipe))
         check_values(self.values())
-        for name, value in _DEFAULTS_OF_MODELS[self.model].items():
-            if vars(self)[name] is None:
+        for name in ("max_length", "attention_dropout", *_DEFAULTS_OF_MODELS["causal"]):
+            value = default_of(name, self.model)
+            if name in _DEFAULTS_OF_NEW_MODELS and self.start_from is not None:
+                value = None  # that of the trained model
+            if name == "max_length" and self.has_running_text:
+                value = _DEFAULTS_OF_NEW_MODELS[name]  # It has no effect.
+            if vars(self)[name] is None and value is not None:
                 object.__setattr__(self, name, value)
         self._check_files()
         if self.devices % self.model_parallel:
@@ -285,7 +311,9 @@ class Recipe:
             )
         values, model = self.values(), self.model
         given = {
-            n: value for n, value in values.items() if value != default_of(n, model)
+            n: value
+            for n, value in values.items()
+            if value is not None and value != default_of(n, model)
         }
         check_suits_model(values, given)
 
@@ -391,10 +419,10 @@ class Recipe:
             )
         self._check_columns()
         object.__setattr__(self, "output", os.fspath(self.output))
-        if self.init is not None:
-            init = os.fspath(self.init)
-            path = init if "://" in init else os.path.abspath(init)
-            object.__setattr__(self, "init", path)
+        if self.start_from is not None:
+            start = os.fspath(self.start_from)
+            path = start if "://" in start else os.path.abspath(start)
+            object.__setattr__(self, "start_from", path)
 
     @property
     def has_running_text(self) -> bool:
@@ -463,6 +491,8 @@ class PlannedRecipe(Recipe):
     # Of the model, if they are missing in a file.
     label_smoothing: float = None  # type: ignore[assignment]
     positions: str = None  # type: ignore[assignment]
+    max_length: int = None  # type: ignore[assignment]
+    attention_dropout: float = None  # type: ignore[assignment]
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -562,8 +592,9 @@ def _advice(name: str) -> str:
 
 def default_of(name: str, model: str) -> object:
     """Returns the default of an option with a model."""
-    if name in _DEFAULTS_OF_MODELS[model]:
-        return _DEFAULTS_OF_MODELS[model][name]
+    for defaults in (_DEFAULTS_OF_MODELS[model], _DEFAULTS_OF_NEW_MODELS):
+        if name in defaults:
+            return defaults[name]
     field = next(field for field in dataclasses.fields(Recipe) if field.name == name)
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()

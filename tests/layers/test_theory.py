@@ -88,21 +88,47 @@ class TestProjections:
         )
 
     def test_lora(self, pair):
-        *layers, inputs = pair
-        before = layers[0](*inputs)
-        for layer in layers:
-            for projection in self.projections(layer):
-                projection.enable_lora(rank=2)
-        ours, theirs = layers
+        """The matrices are those of all heads, in place of one for each head."""
+        ours, theirs, inputs = pair
+        before = ours(*inputs)
+        for projection in self.projections(ours):
+            projection.enable_lora(rank=2, lora_alpha=3)
         assert largest_difference(ours(*inputs), before) < 1e-6
-        names = [[w.path.split("/", 1)[1] for w in x.trainable_weights] for x in layers]
-        assert names[0] == names[1] and sum("lora" in name for name in names[0]) == 8
-        for layer in layers:
-            with_random_weights(layer)
+        names = [weight.name for weight in ours.trainable_weights]
+        assert sorted(names) == sorted(["bias", "lora_kernel_a", "lora_kernel_b"] * 4)
+        with_random_weights(ours)
         assert largest_difference(ours(*inputs), before) > 0.01
+        for ours_dense, theirs_dense in zip(
+            self.projections(ours), self.projections(theirs), strict=True
+        ):
+            kernel = ours_dense.frozen_kernel
+            a, b = (
+                to_numpy(each).astype("float64")
+                for each in (ours_dense.lora_kernel_a, ours_dense.lora_kernel_b)
+            )
+            assert a.shape[-1] == b.shape[0] == 2
+            assert (*a.shape[:-1], *b.shape[1:]) == tuple(kernel.shape)
+            product = a.reshape(-1, 2) @ b.reshape(2, -1)
+            merged = to_numpy(kernel) + 1.5 * product.reshape(kernel.shape)
+            np.testing.assert_allclose(
+                to_numpy(ours_dense.kernel), merged, atol=1e-6, rtol=1e-6
+            )
+            theirs_dense.set_weights([merged, ours_dense.bias])
         np.testing.assert_allclose(
             to_numpy(ours(*inputs)), to_numpy(theirs(*inputs)), atol=1e-5, rtol=1e-5
         )
+
+    @pytest.mark.once("torch")
+    def test_lora_and_int8_exclude_each_other(self, pair):
+        ours, _, _ = pair
+        ours.query_dense.enable_lora(2)
+        with pytest.raises(ValueError, match="`quantize` requires a layer without Lo"):
+            ours.query_dense.quantize("int8")
+        ours.key_dense.quantize("int8")
+        with pytest.raises(
+            ValueError, match="`enable_lora` requires a layer of floats"
+        ):
+            ours.key_dense.enable_lora(2)
 
     @pytest.mark.once("torch")
     def test_int8(self, pair):

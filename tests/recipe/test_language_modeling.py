@@ -215,10 +215,10 @@ def test_prompts_that_check_an_export_fit_in_the_context():
     assert len(model.generate(prompts, max_length=1)) == 2
 
 
-def test_init_continues_a_language_model(run, folder, tmp_path):
+def test_start_from_continues_a_language_model(run, folder, tmp_path):
     write_lines(tmp_path / "text.txt", TEXT[:60])
     sizes = dict.fromkeys(SIZES)
-    options = {**sizes, "init": str(folder / "run"), "epochs": 2, "length": 24}
+    options = {**sizes, "start_from": str(folder / "run"), "epochs": 2, "length": 24}
     model = train(recipe(tmp_path, **options)).model
     assert model.max_length == 24
     assert model.tokenizer.get_config() == run[0].model.tokenizer.get_config()
@@ -228,14 +228,14 @@ def test_init_continues_a_language_model(run, folder, tmp_path):
     Seq2Seq(**SIZES, source_tokenizer=tokenizer, target_tokenizer=tokenizer).save(
         tmp_path / "other.keras"
     )
-    options["init"] = str(tmp_path / "other.keras")
-    message = "`init` must be a CausalLM for `model='causal'`; .* is a Seq2Seq"
+    options["start_from"] = str(tmp_path / "other.keras")
+    message = "`start_from` must be a CausalLM for `model='causal'`; .* is a Seq2Seq"
     with pytest.raises(ValueError, match=message):
         train(recipe(tmp_path, "other", **options))
-    message = "`init` must be a Seq2Seq for `model='seq2seq'`; .* is a CausalLM"
+    message = "`start_from` must be a Seq2Seq for `model='seq2seq'`; .* is a CausalLM"
     write_lines(tmp_path / "pairs.tsv", ["a\tb"] * 20)
     options = {name: [str(tmp_path / "pairs.tsv")] for name in ("train", "valid")}
-    options |= {"model": "seq2seq", "init": str(folder / "run"), **sizes}
+    options |= {"model": "seq2seq", "start_from": str(folder / "run"), **sizes}
     with pytest.raises(ValueError, match=message):
         train(recipe(tmp_path, "other", **options))
 

@@ -5,10 +5,12 @@ import random
 import pytest
 
 from keras_transformer.dataset.text_pairs import ListedPairs
+from keras_transformer.models import Seq2Seq
 from keras_transformer.recipe import Recipe
 from keras_transformer.recipe.plan import (
     Plan,
     choose_batches,
+    choose_fine_tuning,
     choose_metric,
     choose_model,
     choose_schedule,
@@ -177,9 +179,41 @@ def test_the_learning_rate_suits_a_given_width():
     plan = plan_of(preset="transformer_small", hidden_dim=64)
     choose_model(plan, 1000, 1000)
     assert plan["learning_rate"] == 8e-3
-    plan = plan_of(init="a.keras")
+
+
+def trained_model(**options):
+    sizes = {"num_layers": 1, "hidden_dim": 64, "intermediate_dim": 8, "num_heads": 2}
+    return Seq2Seq(**sizes, vocabulary_size=13, dropout=0.25, **options)
+
+
+def test_fine_tuning():
+    """The rate is a tenth of a new model's; limits and dropout are the model's."""
+    model = trained_model(
+        attention_options={"dropout": 0.05}, max_source_length=31, max_target_length=29
+    )
+    plan = plan_of(start_from="a.keras")
+    choose_fine_tuning(plan, model)
     choose_model(plan, 1000, 1000)
-    assert plan["preset"] is None and plan["learning_rate"] == 4e-4
+    assert plan["preset"] is None and plan["learning_rate"] == 8e-4
+    assert (plan["dropout"], plan["attention_dropout"]) == (0.25, 0.05)
+    assert plan["max_length"] == 29 and plan["lora"] is None
+    given = {"max_length": 17, "dropout": 0.0, "optimizer": "lion"}
+    plan = plan_of(start_from="a.keras", lora=3, **given)
+    choose_fine_tuning(plan, trained_model())
+    choose_model(plan, 1000, 1000)
+    assert plan["learning_rate"] == 0.0024 and plan["weight_decay"] == 0.03
+    assert (plan["max_length"], plan["dropout"]) == (17, 0.0)
+    assert (plan["lora_alpha"], plan["lora_targets"]) == (6, ["all"])
+    plan = plan_of(start_from="a.keras")
+    choose_fine_tuning(plan, trained_model())  # which has no limit
+    assert plan["max_length"] == 256
+
+
+def test_a_trained_model_has_fewer_updates_and_a_shorter_warmup():
+    new, trained = (schedule(100, **each) for each in ({}, {"start_from": "a.keras"}))
+    assert trained["epochs"] == pytest.approx(new["epochs"] / 3, abs=1)
+    steps = (trained["epochs"] - trained["cooldown"]) * 100
+    assert trained["warmup_steps"] == steps // 10
 
 
 def test_a_choice_keeps_what_is_given():

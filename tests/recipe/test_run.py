@@ -188,16 +188,18 @@ def test_the_model_is_saved_before_its_evaluation(trained, tmp_path):
 
 
 @pytest.mark.once("torch")
-def test_init_starts_from_a_trained_model(trained, tmp_path):
+def test_start_from_starts_from_a_trained_model(trained, tmp_path):
     options, first = trained[0], trained[1].model
     first.save_to_preset(tmp_path / "preset")
     further = {k: v for k, v in options.items() if k not in TOY}
     del further["vocabulary_size"], further["tokenizer"]
     further |= {"dropout": 0.0, "max_length": 31}
     losses = []
-    for init in (pathlib.Path(options["output"]), tmp_path / "preset"):
-        output = tmp_path / "from" / init.name
-        run = prepare(Recipe(**{**further, "output": output}, init=init), Display(0))
+    for start in (pathlib.Path(options["output"]), tmp_path / "preset"):
+        output = tmp_path / "from" / start.name
+        run = prepare(
+            Recipe(**{**further, "output": output}, start_from=start), Display(0)
+        )
         fit(run, Display(0))
         losses += [float(row["val_loss"]) for row in read_history(output)]
         assert not (output / "tokenizer.json").exists()
@@ -206,29 +208,31 @@ def test_init_starts_from_a_trained_model(trained, tmp_path):
         assert tokenizer.get_config() == first.source_tokenizer.get_config()
     (before,) = read_history(pathlib.Path(options["output"]))
     assert losses[0] == losses[1] < float(before["val_loss"])
-    shutil.rmtree(init)  # The run keeps a copy.
-    further |= {"output": output, "epochs": 2, "init": init}
+    shutil.rmtree(start)  # The run keeps a copy.
+    further |= {"output": output, "epochs": 2, "start_from": start}
     fit(prepare(Recipe(**further), Display(0)), Display(0))
     assert [row["epoch"] for row in read_history(output)] == ["1", "2"]
 
 
 @pytest.mark.once("torch")
-def test_init_must_be_trainable(options, tmp_path):
+def test_start_from_must_be_trainable(options, tmp_path):
     for name in ("vocabulary_size", "tokenizer", *TOY):
         del options[name]
     with pytest.raises(FileNotFoundError, match="letters.keras does not exist"):
-        train(Recipe(**options, init=tmp_path / "letters.keras"))
+        train(Recipe(**options, start_from=tmp_path / "letters.keras"))
     Seq2Seq(**TOY, vocabulary_size=11).save(tmp_path / "letters.keras")
-    message = "`init` must be a model with tokenizers; .*letters.keras'`, a Seq2Seq"
+    message = (
+        "`start_from` must be a model with tokenizers; .*letters.keras'`, a Seq2Seq"
+    )
     with pytest.raises(ValueError, match=message):
-        train(Recipe(**options, init=tmp_path / "letters.keras"))
+        train(Recipe(**options, start_from=tmp_path / "letters.keras"))
     tokenizer = SentencePieceTokenizer.train(options["train"], vocabulary_size=37)
     positions = LearnedPositionalEncoding(9)
     short = Seq2Seq(**TOY, source_tokenizer=tokenizer, positions=positions)
     short.save(tmp_path / "short.keras")
     message = "`max_length` must be at most 9, .*; received `max_length=14`"
     with pytest.raises(ValueError, match=message):
-        train(Recipe(**options, init=tmp_path / "short.keras"))
+        train(Recipe(**options, start_from=tmp_path / "short.keras"))
 
 
 @pytest.mark.once("torch")

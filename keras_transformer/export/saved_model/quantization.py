@@ -31,13 +31,11 @@ def check_quantization(model: GenerativeModel, quantization: str | None) -> None
     remedy = "`None` stores the weights as they are."
     check_one_of(QUANTIZATIONS, True, remedy, quantization=quantization)
     for layer in _layers(model) if quantization else ():
-        has_lora = getattr(layer, "lora_enabled", False)
-        if has_lora or getattr(layer, "quantization_mode", None) is not None:
+        if getattr(layer, "quantization_mode", None) is not None:
             raise ValueError(
-                "`quantization` must be `None` for a model with LoRA weights or "
-                f"quantized layers; received `quantization={quantization!r}` and a "
-                f"model whose layer {layer.path} has them. Saving a model merges LoRA "
-                "weights: save it, load it and export the loaded model."
+                "`quantization` must be `None` for a model with quantized layers; "
+                f"received `quantization={quantization!r}` and a model whose layer "
+                f"{layer.path} is quantized."
             )
 
 

@@ -52,6 +52,7 @@ from keras_transformer.export.tensorflow_process import write_with_tensorflow
 from keras_transformer.inference.request import Request, check_request
 from keras_transformer.inference.sources import source_rows
 from keras_transformer.models import GenerativeModel
+from keras_transformer.training.lora import without_lora
 from keras_transformer_runtime.engines.generation_options import (
     GenerationOptions,
     SearchOptions,
@@ -245,6 +246,7 @@ def export_saved_model(
     References:
         - [Mitchell et al., 2019](https://arxiv.org/abs/1810.03993), section 4
     """
+    model = without_lora(model)
     is_array = model.source_spec is not None
     if not is_array:
         check_in_graph(tokenizers_of(model))

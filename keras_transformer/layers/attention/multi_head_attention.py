@@ -70,22 +70,80 @@ class Projection(keras.layers.EinsumDense):
     All tokens are rows of one matrix, so the gradient of the kernel is a matrix product
     as well. With the einsum, TensorFlow computes a gradient for each row of the batch
     and adds them.
+
+    The matrices of LoRA are those of the whole kernel: `(…, rank)` with the axes of the
+    input and `(rank, …)` with those of the output, as in the paper and in PEFT.
+    `keras.layers.EinsumDense` has a matrix for each head instead.
     """
 
+    @property
+    def kernel(self) -> Any:  # type: ignore[override]
+        """The weight; with LoRA a tensor, the weight with its update."""
+        if not self.lora_enabled:
+            return super().kernel
+        scale = self.lora_alpha / self.lora_rank
+        update = ops.tensordot(self.lora_kernel_a, self.lora_kernel_b, axes=1)
+        return ops.cast(self.frozen_kernel + scale * update, self.compute_dtype)
+
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        kernel = self.frozen_kernel if self.lora_enabled else self.kernel
         num_summed_axes = len(inputs.shape) - 2
-        output_shape = self.kernel.shape[num_summed_axes:]
-        width = math.prod(self.kernel.shape[:num_summed_axes])
+        output_shape = kernel.shape[num_summed_axes:]
+        width = math.prod(kernel.shape[:num_summed_axes])
+        size = math.prod(output_shape)
         tokens = ops.reshape(inputs, (-1, width))
-        kernel = ops.reshape(self.kernel, (width, math.prod(output_shape)))
-        output = ops.matmul(tokens, kernel)
+        output = ops.matmul(tokens, ops.reshape(kernel, (width, size)))
+        if self.lora_enabled:
+            # Without the kernel's own gradient, which has the size of the kernel.
+            rank = self.lora_rank
+            down = ops.matmul(tokens, ops.reshape(self.lora_kernel_a, (width, rank)))
+            up = ops.matmul(down, ops.reshape(self.lora_kernel_b, (rank, size)))
+            output = output + (self.lora_alpha / rank) * up
         if self.bias is not None:
             output = output + ops.reshape(self.bias, (-1,))
         if self.activation is not None:
             output = self.activation(output)
         return ops.reshape(output, (*ops.shape(inputs)[:2], *output_shape))
 
+    def enable_lora(self, rank: int, *args: Any, **kwargs: Any) -> None:
+        """Adds the matrices of LoRA, as `keras.layers.EinsumDense.enable_lora` does.
+
+        Args:
+            rank: int, the rank of the update of the kernel.
+            *args: the other arguments of the Keras method.
+            **kwargs: the same.
+
+        Raises:
+            ValueError: if the layer has LoRA, is quantized, is not built or has a
+                constraint of its kernel.
+        """
+        if self.quantization_mode is not None:
+            raise ValueError(
+                f"`enable_lora` requires a layer of floats; received `{self.path}`, "
+                f"quantized to {self.quantization_mode}. Call it before `quantize`."
+            )
+        if self.built and not self.lora_enabled:
+            self.frozen_kernel = self.kernel
+        super().enable_lora(rank, *args, **kwargs)  # type: ignore[misc]
+
+    def add_weight(self, *args: Any, **kwargs: Any) -> keras.Variable:
+        # `EinsumDense.enable_lora` asks for the shapes of the matrices of heads.
+        if kwargs.get("name") in ("lora_kernel_a", "lora_kernel_b"):
+            shape = tuple(self.frozen_kernel.shape)
+            outputs = shape[1 - len(self.partial_output_shape) :]
+            if kwargs["name"] == "lora_kernel_a":
+                rank = kwargs["shape"][-1]
+                kwargs["shape"] = (*shape[: -len(outputs)], rank)
+            else:
+                kwargs["shape"] = (kwargs["shape"][0], *outputs)
+        return super().add_weight(*args, **kwargs)
+
     def quantize(self, *args: object, **kwargs: object) -> None:
+        if self.lora_enabled:
+            raise ValueError(
+                f"`quantize` requires a layer without LoRA; received `{self.path}`. "
+                "Call it on the model that `merge_lora` returns."
+            )
         # Keras does not quantize subclasses by default.
         super().quantize(*args, **{**kwargs, "type_check": False})
 

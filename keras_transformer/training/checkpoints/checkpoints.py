@@ -75,6 +75,10 @@ class Checkpoints(DataCallback):
     `checkpointed_attributes`: numbers, strings, arrays, and lists and dictionaries of
     them, with strings as keys.
 
+    With LoRA (`enable_lora`), a checkpoint has the checksums of the frozen weights in
+    place of their values, so it has the size of the trained part: the program that
+    resumes loads the same model and calls `enable_lora` as before.
+
     Files are written atomically. If writing fails, for example because the disk is
     full, a warning is issued, training continues and the next checkpoint is written as
     usual. A damaged file is skipped with a warning, and the checkpoint before it is
@@ -208,6 +212,7 @@ class Checkpoints(DataCallback):
                 steps_per_execution=self._steps_per_execution,
             )
         callback_state.check_can_be_saved(self._callbacks)
+        self._frozen = run_state.frozen_checksums(self.model)
         newest = self._open_folder()
         self._learning_rates = run_state.learning_rates(self.model.optimizer)
         self._resumed: RunState | None = None
@@ -527,7 +532,7 @@ class Checkpoints(DataCallback):
             "backend": keras.backend.backend(),
             "data_identity": data_identity(self.data),
             "learning_rates": self._learning_rates,
-            "model": run_state.save_variables(model.variables),
+            "model": run_state.save_model(model, self._frozen),
             "optimizer": run_state.save_variables(model.optimizer.variables),
             "metrics": run_state.save_variables(metrics),
             "callbacks": callback_state.save_callbacks(self._callbacks),

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import pathlib
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
@@ -11,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.backend.keras_internals import inner_optimizers
+from keras_transformer.backend.keras_internals import flatten_layers, inner_optimizers
 from keras_transformer.backend.processes import whole_value
 from keras_transformer.backend.random_state import RandomState, check_random_state
 from keras_transformer.training.checkpoints import storage
@@ -22,10 +23,16 @@ from keras_transformer_runtime.runs.run_position import RunPosition
 
 
 class SavedVariable(TypedDict):
-    """Path and value of a variable."""
+    """Path and value of a variable.
+
+    A frozen weight of a model with LoRA has no value, `(0,)`, but its shape and its
+    checksum: a run with LoRA begins with the same model again.
+    """
 
     name: str
     value: np.ndarray
+    shape: NotRequired[list[int]]
+    checksum: NotRequired[int]
 
 
 class SavedHistory(TypedDict):
@@ -128,6 +135,8 @@ def check_variables(path: pathlib.Path, state: Content) -> None:
     """Checks the entry `"model"` of a checkpoint; see `check_state`."""
     for entry in state["model"]:
         keras.backend.standardize_dtype(entry["value"].dtype)
+        if "checksum" in entry and entry["value"].shape != (0,):
+            raise TypeError(f"a frozen variable has a value: {entry!r:.80}")
         if not isinstance(entry["name"], str):
             raise TypeError(f"a variable is {entry!r:.80}")
 
@@ -140,6 +149,33 @@ def save_variables(variables: Iterable[keras.Variable]) -> list[SavedVariable]:
     ]
 
 
+def frozen_checksums(model: keras.Model) -> dict[int, int]:
+    """Returns the checksums of the frozen weights of a model with LoRA, by identity."""
+    if not any(getattr(each, "lora_enabled", False) for each in flatten_layers(model)):
+        return {}
+    frozen = [weight for weight in model.weights if not weight.trainable]
+    return {id(weight): _checksum(weight) for weight in frozen}
+
+
+def save_model(model: keras.Model, frozen: Mapping[int, int]) -> list[SavedVariable]:
+    """Returns copies of the variables of a model, and checksums of frozen weights."""
+    saved: list[SavedVariable] = []
+    for variable in model.variables:
+        if id(variable) in frozen:
+            none = np.zeros((0,), "float32")
+            entry: SavedVariable = {"name": _name(variable), "value": none}
+            entry["shape"] = [*variable.shape]
+            entry["checksum"] = frozen[id(variable)]
+            saved.append(entry)
+        else:
+            saved += save_variables([variable])
+    return saved
+
+
+def _checksum(variable: keras.Variable) -> int:
+    return zlib.crc32(np.ascontiguousarray(whole_value(variable)).data.cast("B"))
+
+
 def restore_variables(
     variables: Sequence[keras.Variable],
     saved: Sequence[SavedVariable],
@@ -148,7 +184,14 @@ def restore_variables(
     """Sets variables to saved values."""
     check_same(variables, saved, source)
     for variable, entry in zip(variables, saved, strict=True):
-        variable.assign(entry["value"])
+        if "checksum" not in entry:
+            variable.assign(entry["value"])
+        elif _checksum(variable) != entry["checksum"]:
+            raise ValueError(
+                "`folder` must hold checkpoints of LoRA of the same model; received "
+                f"{source}, where the frozen {entry['name']} has other values. Load "
+                "the model with which the run began, then call `enable_lora`."
+            )
 
 
 def without_random_states(saved: Iterable[SavedVariable]) -> list[SavedVariable]:
@@ -163,7 +206,7 @@ def check_same(
 ) -> None:
     """Raises `ValueError` for the first difference of names or shapes."""
     ours = [f"{_name(variable)} {tuple(variable.shape)}" for variable in variables]
-    theirs = [f"{entry['name']} {entry['value'].shape}" for entry in saved]
+    theirs = [f"{entry['name']} {_shape(entry)}" for entry in saved]
     for our, their in itertools.zip_longest(ours, theirs, fillvalue="nothing"):
         # On TensorFlow, `fit` builds an optimizer within one more name scope.
         if not (our.endswith(their) or their.endswith(our)):
@@ -172,6 +215,10 @@ def check_same(
                 f"received {source}, which has {their} in place of {our}. Use a "
                 "separate folder for each run."
             )
+
+
+def _shape(entry: SavedVariable) -> tuple[int, ...]:
+    return tuple(entry.get("shape", entry["value"].shape))
 
 
 def _name(variable: keras.Variable) -> str:

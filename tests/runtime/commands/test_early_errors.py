@@ -28,7 +28,7 @@ CASES = [
     ([*TRAIN[:5], ".", *TRAIN[6:]], "", "is a folder."),
     ([*TRAIN, "--columns", "en", "de"], "", "has the columns 'a', 'b'"),
     ([*TRAIN, "--test", "none.tsv"], "", "`--test` must be files that exist; received"),
-    ([*TRAIN, "--init", "none.keras"], "", "none.keras does not exist."),
+    ([*TRAIN, "--from", "none.keras"], "", "none.keras does not exist."),
     (
         [*TRAIN[:-1], "a.en"],
         "",
@@ -54,7 +54,7 @@ CASES = [
     (TRAIN, "rapidfuzz", 'install: pip install "rapidfuzz>=3.14"'),
     (TRAIN, "tensorflow_text", 'install: pip install "tensorflow-text>=2.21"'),
     (TRAIN, "jax", "KERAS_BACKEND=jax requires the package jax. To install: pip insta"),
-    ([*TRAIN, "--init", "hf://a/b"], "huggingface_hub", '"huggingface_hub>=1.0"'),
+    ([*TRAIN, "--from", "hf://a/b"], "huggingface_hub", '"huggingface_hub>=1.0"'),
     (["translate", MODEL, "--workers", "2"], "", "`--workers` must be 1 to read or "),
     (
         ["translate", MODEL, "a.en", "c.de", "--workers", "2"],

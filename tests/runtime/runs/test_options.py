@@ -128,13 +128,13 @@ def test_devices_of_replicas():
 
 def test_paths_are_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    paths = {"train": [pathlib.Path("a.en"), pathlib.Path("a.de")]}
-    recipe = Recipe(**{**FILES, **paths, "output": pathlib.Path("runs/a")}, init="m")
-    assert recipe == Recipe(**FILES, init=pathlib.Path("m"))
+    paths = {"train": [pathlib.Path("a.en"), pathlib.Path("a.de")], "start_from": "m"}
+    recipe = Recipe(**{**FILES, **paths, "output": pathlib.Path("runs/a")})
+    assert recipe == Recipe(**FILES, start_from=pathlib.Path("m"))
     options = tomllib.loads(recipe.to_toml())
     assert options["train"] == [str(tmp_path / name) for name in FILES["train"]]
-    assert options["init"] == str(tmp_path / "m")
-    assert Recipe(**FILES, init="hf://user/name").init == "hf://user/name"
+    assert options["start_from"] == str(tmp_path / "m")
+    assert Recipe(**FILES, start_from="hf://user/name").start_from == "hf://user/name"
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_paths_are_absolute(tmp_path, monkeypatch):
 )
 def test_options_that_init_determines(name, value):
     received = re.escape(f"`{name}={value!r}`")
-    message = f"`{name}` must not be given with `init`.*; received {received}"
+    message = f"`{name}` must not be given with `start_from`.*; received {received}"
     with pytest.raises(ValueError, match=message):
-        Recipe(**FILES, init="a.keras", **{name: value})
+        Recipe(**FILES, start_from="a.keras", **{name: value})
 
 
 def test_a_file_with_sections_or_without_lists(tmp_path):
@@ -270,7 +270,14 @@ def test_a_missing_option_of_a_run():
 WRONG_OPTIONS = (
     *("epochs = 'x'", "epochs = 1.5", "epochs = []", "learning_rate = 'x'"),
     *("subword_sampling = 'x'", "output = 5", "train = [1, 2]", "preset = ['a']"),
-    *("init = 5", "seed = 'x'", "bleu_tokenize = 5", "lowercase = 'x'", "dtype = 1"),
+    *("start_from = 5", "seed = 'x'", "bleu_tokenize = 5", "lowercase = 'x'"),
+    *(
+        "dtype = 1",
+        "lora = 0.5",
+        "lora = 0",
+        "lora_targets = 'query'",
+        "lora_alpha = 0",
+    ),
     *("learning_rate = nan", "r_drop = inf", "patience = 1.5", "verbose = 'x'"),
     *(
         "dropout = 1979-05-27",
