@@ -13,8 +13,9 @@ from keras import ops
 
 from keras_transformer.interoperability.pretrained import Module, modules_of
 from keras_transformer.interoperability.tensors import SafeTensors, Tensors
-from keras_transformer.models import Seq2Seq
+from keras_transformer.models import Seq2Seq, TextEncoder
 from keras_transformer.training.lora import (
+    DenseLayer,
     adapted_layers,
     add_matrices,
     dense_layers,
@@ -56,7 +57,7 @@ class _Part(NamedTuple):
     """A dense layer of this library, which is a module of transformers or a part."""
 
     path: str
-    layer: Any
+    layer: DenseLayer
     outputs: int  # the number of rows of the module's weight that it has
     factor: float  # of the kernel here, in which that of the module is multiplied
 
@@ -187,7 +188,7 @@ def load_adapter(
     path = pathlib.Path(folder)
     config = _read_config(checked_file(path / CONFIG))
     names = _modules_of(model, module_names)
-    found: dict[str, tuple[Any, _Adapter]] = {}
+    found: dict[str, tuple[DenseLayer, _Adapter]] = {}
     tensors = SafeTensors(checked_file(path / WEIGHTS))
     unread = set(tensors.names)
     for module, parts in _modules(model, names):
@@ -253,7 +254,7 @@ def _modules(
     yield from found.items()
 
 
-def _inputs(layer: Any) -> int:
+def _inputs(layer: DenseLayer) -> int:
     """Returns the number of inputs of a dense layer, over all axes."""
     shape = tuple(layer.kernel.shape)
     if isinstance(layer, keras.layers.EinsumDense):
@@ -293,7 +294,7 @@ def _joined(parts: Sequence[_Part]) -> _Adapter:
 
 def _split(
     adapter: _Adapter, parts: Sequence[_Part]
-) -> dict[str, tuple[Any, _Adapter]]:
+) -> dict[str, tuple[DenseLayer, _Adapter]]:
     """Returns the adapters of the layers that are the parts of a module."""
     # A component that is zero in a part is not one of it, as `_joined` writes them.
     ends = np.cumsum([part.outputs for part in parts])[:-1]
@@ -325,6 +326,7 @@ def _config(
     }
     rank, alpha = _most_frequent(ranks), _most_frequent(alphas)
     task = "SEQ_2_SEQ_LM" if isinstance(model, Seq2Seq) else "CAUSAL_LM"
+    task = "FEATURE_EXTRACTION" if isinstance(model, TextEncoder) else task
     return {
         "peft_type": "LORA",
         "task_type": task,

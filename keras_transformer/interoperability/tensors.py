@@ -3,7 +3,7 @@
 import pathlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from keras import ops
@@ -119,8 +119,10 @@ class SafeTensors(Tensors):
     def __init__(self, path: pathlib.Path):
         require_extra("hub", f"{path}")
         with _open_safetensors(path) as file:
+            slices = {name: file.get_slice(name) for name in sorted(file.keys())}
             self._info = {
-                name: _tensor_info(file.get_slice(name)) for name in sorted(file.keys())
+                name: TensorInfo(tuple(part.get_shape()), part.get_dtype())
+                for name, part in slices.items()
             }
         super().__init__(path, set(self._info))
 
@@ -143,10 +145,6 @@ def _open_safetensors(path: pathlib.Path) -> "safe_open":
             f"{path} must be a safetensors file; it is another file or damaged "
             f"({error})."
         ) from error
-
-
-def _tensor_info(part: Any) -> TensorInfo:
-    return TensorInfo(tuple(part.get_shape()), part.get_dtype())
 
 
 class ShardedTensors(Tensors):

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from keras_transformer.text import (
     HuggingFaceTokenizer,
@@ -20,6 +20,10 @@ from keras_transformer_runtime.tokenizers.sentence_piece_tokenizers import WORD_
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as HubTokenizer
+    from tokenizers.normalizers import Normalizer
+
+# A model of SentencePiece or of the package `tokenizers`, which have no types.
+PieceModel: TypeAlias = Any
 
 # Types of models whose older files, `vocab.json` and `merges.txt`, are read.
 BYTE_PAIR_TYPES = ("bart", "gpt2", "qwen2", "qwen3", "roberta")
@@ -85,7 +89,9 @@ def word_pieces(tokens: Sequence[str], settings: Config) -> "HubTokenizer":
     return tokenizer
 
 
-def pieces(proto: bytes, fairseq: bool = False, extra: Sequence[str] = ()) -> Any:
+def pieces(
+    proto: bytes, fairseq: bool = False, extra: Sequence[str] = ()
+) -> PieceModel:
     """Returns the tokenizer of a SentencePiece model, of the package `tokenizers`.
 
     Args:
@@ -129,7 +135,7 @@ def pieces(proto: bytes, fairseq: bool = False, extra: Sequence[str] = ()) -> An
     return tokenizer
 
 
-def _normalizers(model: Any) -> list[Any]:
+def _normalizers(model: PieceModel) -> list["Normalizer"]:
     """Returns the normalizers of the package `tokenizers` for a SentencePiece model."""
     hf, rules, spec = packages(), packages().normalizers, model.normalizer_spec
     steps = []
@@ -146,7 +152,9 @@ def _normalizers(model: Any) -> list[Any]:
     return steps
 
 
-def _piece_model(model: Any, found: Sequence[tuple[str, float, int]]) -> Any:
+def _piece_model(
+    model: PieceModel, found: Sequence[tuple[str, float, int]]
+) -> PieceModel:
     """Returns the model of the package `tokenizers` for pieces with their types."""
     hf, spec, kind = packages(), model.trainer_spec, type(model.pieces[0])
     unknown = next(id for id, (_, _, k) in enumerate(found) if k == kind.UNKNOWN)

@@ -8,11 +8,12 @@ from typing import Any, ClassVar, TypeAlias
 import keras
 
 from keras_transformer.backend.rematerialization import rematerialized_call
+from keras_transformer.layers.activations import Activation
 from keras_transformer.layers.argument_errors import check_embedded, explains_arguments
 from keras_transformer.layers.block import Block
 from keras_transformer.layers.positions.scheme import PositionScheme, copy_scheme
 from keras_transformer.layers.residual import make_normalization
-from keras_transformer.layers.sub_layers import freeze_new_sub_layers
+from keras_transformer.layers.sub_layers import Initializer, freeze_new_sub_layers
 from keras_transformer.layers.transformer_layer import TransformerLayer
 from keras_transformer.types import Config, Options, Shape, Tensor
 from keras_transformer_runtime.arguments import check_ints
@@ -49,7 +50,7 @@ class Stack(TransformerLayer):
         intermediate_dim: int,
         num_heads: int,
         dropout: float = 0.0,
-        activation: Any = "relu",
+        activation: Activation = "relu",
         layer_norm_epsilon: float = 1e-5,
         normalize_first: bool = False,
         positions: PositionScheme | None = None,
@@ -57,8 +58,8 @@ class Stack(TransformerLayer):
         feed_forward_options: Options | None = None,
         residual_options: Options | None = None,
         rematerialize: bool = False,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
         **kwargs: Any,
     ):
         super().__init__(

@@ -6,11 +6,11 @@ from typing import Any, Self
 import keras
 
 from keras_transformer.distribution import check_model_sizes
-from keras_transformer.layers.activations import get_activation
+from keras_transformer.layers.activations import Activation, get_activation
 from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.positions.scheme import PositionScheme, keep_untracked
 from keras_transformer.layers.quantized_layers import QuantizedLayers
-from keras_transformer.layers.sub_layers import serialize_weight_options
+from keras_transformer.layers.sub_layers import Initializer, serialize_weight_options
 from keras_transformer.types import Config, Options
 from keras_transformer_runtime.arguments import check_ints, check_positive, check_rates
 
@@ -50,10 +50,10 @@ class TransformerLayer(QuantizedLayers):
         intermediate_dim: int,
         num_heads: int,
         dropout: float = 0.0,
-        activation: Any = "relu",
+        activation: Activation = "relu",
         layer_norm_epsilon: float = 1e-5,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
         normalize_first: bool = False,
         positions: PositionScheme | None = None,
         attention_options: Options | None = None,

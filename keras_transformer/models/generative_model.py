@@ -579,7 +579,7 @@ class GenerativeModel(SequenceModel):
 
     @written_by_first_process
     def save_pretrained(
-        self, folder: Path, model_type: str | None = None, **options: Any
+        self, folder: Path, model_type: str | None = None, **options: int
     ) -> None:
         """Writes a folder that Hugging Face's transformers and `load_pretrained` load.
 

@@ -1,7 +1,7 @@
 """The encoder-only Transformer: a vector for each token of a text."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import keras
 from keras import ops
@@ -24,18 +24,14 @@ from keras_transformer.layers.transformer_layer import (
 )
 from keras_transformer.models.file_checks import check_fits_memory
 from keras_transformer.models.vocabularies import check_limit, find_sizes
-from keras_transformer.types import Config, Options, Path, Tensor, TokenIds
+from keras_transformer.types import Config, Options, Path, Shape, Tensor, TokenIds
 from keras_transformer_runtime.arguments import check_ints
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
 
 
-class Segments(TypedDict, total=False):
-    """Texts of several parts."""
-
-    token_ids: TokenIds  # int32 (batch, length)
-    segment_ids: Tensor  # int32 (batch, length), the part of each token
+T = TypeVar("T")
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -237,7 +233,9 @@ class TextEncoder(keras.Model):
         embedding.build((None, None))
         return embedding
 
-    def call(self, inputs: TokenIds | Segments, training: bool | None = None) -> Tensor:
+    def call(
+        self, inputs: TokenIds | Mapping[str, TokenIds], training: bool | None = None
+    ) -> Tensor:
         token_ids, segment_ids = _parse(inputs)
         x = self.token_embedding(token_ids)
         if self.scale_embeddings:
@@ -254,7 +252,9 @@ class TextEncoder(keras.Model):
         mask = padding_mask(token_ids, self.pad_token_id)
         return self.encoder(x, padding_mask=mask, training=training)
 
-    def compute_output_shape(self, inputs_shape: Any) -> tuple[int | None, ...]:
+    def compute_output_shape(
+        self, inputs_shape: Shape | Mapping[str, Shape]
+    ) -> tuple[int | None, ...]:
         return (*_parse(inputs_shape)[0], self.hidden_dim)
 
     def pool(self, encoded: Tensor) -> Tensor:
@@ -278,7 +278,7 @@ class TextEncoder(keras.Model):
 
     @written_by_first_process
     def save_pretrained(
-        self, folder: Path, model_type: str | None = None, **options: Any
+        self, folder: Path, model_type: str | None = None, **options: int
     ) -> None:
         """Writes a folder that Hugging Face's transformers and `load_pretrained` load.
 
@@ -325,7 +325,7 @@ class TextEncoder(keras.Model):
         return cls(**config)
 
 
-def _parse(inputs: Any) -> tuple[Any, Any]:
+def _parse(inputs: T | Mapping[str, T]) -> tuple[T, T | None]:
     """Returns token ids and segment ids; `None` = no segment ids."""
     if isinstance(inputs, Mapping):
         return inputs["token_ids"], inputs.get("segment_ids")

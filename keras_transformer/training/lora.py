@@ -1,7 +1,7 @@
 """Low-rank adaptation: small trained matrices beside frozen weights."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import keras
 import numpy as np
@@ -14,6 +14,8 @@ from keras_transformer.backend.keras_internals import (
 from keras_transformer.layers import FeedForward, MultiHeadAttention
 from keras_transformer_runtime.arguments import check_ints, check_positive
 
+# A `Dense` or `EinsumDense` layer, whose attributes of LoRA have no types.
+DenseLayer: TypeAlias = Any
 ModelT = TypeVar("ModelT", bound=keras.Model)
 
 ALL = "all"
@@ -169,7 +171,7 @@ def merged_weights(model: keras.Model) -> list[np.ndarray]:
     ]
 
 
-def _layers_with_lora(model: keras.layers.Layer) -> list[Any]:
+def _layers_with_lora(model: keras.layers.Layer) -> list[DenseLayer]:
     return [
         layer for layer in flatten_layers(model) if getattr(layer, "lora_enabled", None)
     ]
@@ -180,7 +182,7 @@ def adapted_layers(model: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
     return {path: each for path, each in dense_layers(model) if each.lora_enabled}
 
 
-def dense_layers(model: keras.layers.Layer) -> Iterator[tuple[str, Any]]:
+def dense_layers(model: keras.layers.Layer) -> Iterator[tuple[str, DenseLayer]]:
     """Yields the dense layers of attention and feed-forward networks, and their paths.
 
     A path has the names of attributes: `"encoder.blocks.0.feed_forward.gate_dense"`.

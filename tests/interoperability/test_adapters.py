@@ -5,6 +5,8 @@ import json
 
 import marian_folders
 import numpy as np
+import peft
+import published_models
 import pytest
 import torch
 from gpt2_folders import random_model
@@ -16,10 +18,10 @@ from keras_transformer.interoperability import (
     load_adapter,
     load_pretrained,
     save_adapter,
+    save_pretrained,
 )
 from keras_transformer.training.lora import adapted_layers, matrices
 
-peft = pytest.importorskip("peft")
 pytestmark = [
     pytest.mark.once("torch"),
     # PEFT reads an attribute of transformers that has another name in its version 6.
@@ -203,3 +205,38 @@ def test_unknown_modules_are_refused(gpt2, tmp_path):
         load_adapter(fresh, tmp_path)
     with pytest.raises(FileNotFoundError, match=r"adapter_config\.json"):
         load_adapter(fresh, tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", ["llama 3", "qwen 3", "t5", "bart", "bert"])
+def test_other_families(name, tmp_path):
+    theirs = published_models.random_model(name)
+    theirs.save_pretrained(tmp_path / "model")
+    ours = load_pretrained(tmp_path / "model")
+    rows, targets = np.full((1, 5), 7), np.full((1, 3), 9)
+
+    def outputs(model):
+        if model is ours or model is again:
+            inputs = {"encoder_token_ids": rows, "decoder_token_ids": targets}
+            found = model(inputs if isinstance(model, Seq2Seq) else rows)
+            return ops.convert_to_numpy(found)[..., :47]
+        options = {}
+        if theirs.config.is_encoder_decoder:
+            options = {"decoder_input_ids": torch.tensor(targets)}
+        with torch.no_grad():
+            return model(torch.tensor(rows), **options)[0].numpy()
+
+    again = None
+    before = outputs(theirs)
+    enable_lora(ours, rank=2)
+    random_matrices(ours)
+    save_adapter(ours, tmp_path / "adapter")
+    again = load_pretrained(tmp_path / "model")
+    load_adapter(again, tmp_path / "adapter")
+    adapted = peft.PeftModel.from_pretrained(theirs, tmp_path / "adapter").eval()
+    expected = outputs(adapted)
+    assert np.abs(expected - before).max() > 0.01
+    for model in (ours, again):
+        np.testing.assert_allclose(outputs(model), expected, atol=1e-4)
+    save_pretrained(ours, tmp_path / "merged")
+    merged = type(theirs).from_pretrained(tmp_path / "merged").eval()
+    np.testing.assert_allclose(outputs(merged), expected, atol=1e-4)

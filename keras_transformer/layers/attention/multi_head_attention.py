@@ -49,6 +49,7 @@ from keras_transformer.layers.positions.scheme import (
 from keras_transformer.layers.quantized_layers import QuantizedLayers
 from keras_transformer.layers.residual import NORMALIZATIONS, make_normalization
 from keras_transformer.layers.sub_layers import (
+    Initializer,
     clone_weight_options,
     freeze_new_sub_layers,
     get_weight_options,
@@ -277,8 +278,8 @@ class MultiHeadAttention(QuantizedLayers):
         attention_axes: int | Sequence[int] | None = None,
         sliding_window: int | None = None,
         flash_attention: bool | None = None,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
         kernel_regularizer: Any = None,
         bias_regularizer: Any = None,
         activity_regularizer: Any = None,
