@@ -1,9 +1,11 @@
 """Loads a trained model: of a run, a preset or a file, or of another library."""
 
 import pathlib
+from collections.abc import Sequence
 
 import keras
 
+from keras_transformer.interoperability.families import FAMILIES
 from keras_transformer.interoperability.pretrained import load_pretrained
 from keras_transformer.models import CausalLM, GenerativeModel, Seq2Seq
 from keras_transformer.models.file_checks import check_keras_file
@@ -12,16 +14,24 @@ from keras_transformer_runtime.files import read_json
 from keras_transformer_runtime.model_paths import find_model
 
 
-def load_starting_model(start: str) -> GenerativeModel:
+def load_starting_model(
+    start: str, languages: Sequence[str] | None = None
+) -> GenerativeModel:
     """Loads the model that a run starts from.
 
     `start` is the path of a `.keras` file, the folder of a run, of a preset or of a
     model of transformers, or the handle of a preset on the Hugging Face Hub.
+    `languages` are those of source and target.
     """
     path = download_preset(start) if start.startswith(HUB) else pathlib.Path(start)
-    if not _is_of_transformers(path):
+    kind = _model_type(path)
+    if kind is None:
         return load_trained_model(path)
-    model = load_pretrained(path)
+    pair = {}
+    if languages and kind in FAMILIES and FAMILIES[kind].has_languages:
+        source, target = languages
+        pair = {"source_language": source, "target_language": target}
+    model = load_pretrained(path, **pair)
     if not isinstance(model, GenerativeModel):
         raise ValueError(
             "`start_from` must be a model that generates text; received "
@@ -30,11 +40,13 @@ def load_starting_model(start: str) -> GenerativeModel:
     return model
 
 
-def _is_of_transformers(path: pathlib.Path) -> bool:
+def _model_type(path: pathlib.Path) -> str | None:
+    """Returns the family of a folder of transformers; `None` for other paths."""
     if (path / "model.keras").is_file() or not (path / "config.json").is_file():
-        return False
+        return None
     config = read_json(path / "config.json")
-    return "registered_name" not in config and "model_type" in config
+    is_ours = "registered_name" in config or "model_type" not in config
+    return None if is_ours else str(config["model_type"])
 
 
 def load_trained_model(path: pathlib.Path) -> GenerativeModel:

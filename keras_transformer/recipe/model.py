@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 
 from keras_transformer.layers import (
     AlibiBias,
@@ -100,14 +101,17 @@ def _positions(recipe: PlannedRecipe, length: int) -> PositionScheme:
 
 
 def load_initial_model(
-    start: str, model_class: type[Seq2Seq] | type[CausalLM], kind: str
+    start: str,
+    model_class: type[Seq2Seq] | type[CausalLM],
+    kind: str,
+    languages: Sequence[str] | None,
 ) -> GenerativeModel:
     """Loads the trained model that a run starts from.
 
     Raises `ValueError` if it is of another class than that of `model=kind`, or has no
     tokenizers.
     """
-    trained = load_starting_model(start)
+    trained = load_starting_model(start, languages)
     if not isinstance(trained, model_class):
         raise ValueError(
             f"`start_from` must be a {model_class.__name__} for `model={kind!r}`; "

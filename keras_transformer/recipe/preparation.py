@@ -69,7 +69,9 @@ def prepare(recipe: Recipe, display: Display) -> PreparedRun:
         if began is None:
             start = plan["start_from"]
             with display.stage(f"Loading {start}"):
-                initial = load_initial_model(start, task.model_class, recipe.model)
+                initial = load_initial_model(
+                    start, task.model_class, recipe.model, recipe.languages
+                )
             choose_fine_tuning(plan, initial)
         else:
             initial = load_trained_model(output / "initial.keras")

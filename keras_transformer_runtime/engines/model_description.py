@@ -14,7 +14,7 @@ from keras_transformer_runtime.files import read_json, write_json
 
 FILE = "keras_transformer.json"
 FORMAT_VERSION = 1
-LANGUAGE = r"[A-Za-z]{2,3}(-[A-Za-z0-9]+)*"
+LANGUAGE = r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*"
 NEW_TOKENS = 256  # of a language model, without `max_length`
 MORE_TOKENS = 50  # than the source, without `max_length`
 
@@ -22,7 +22,7 @@ MORE_TOKENS = 50  # than the source, without `max_length`
 def language_pair(languages: Sequence[str] | None) -> tuple[str, str] | None:
     """Returns the codes of the source and the target language.
 
-    Raises `ValueError` unless there are two codes such as `en` and `pt-BR`.
+    Raises `ValueError` unless there are two codes such as `en`, `pt-BR` and `eng_Latn`.
     """
     if languages is None:
         return None

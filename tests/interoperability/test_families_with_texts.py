@@ -2,32 +2,18 @@
 
 import json
 
-import hugging_face_tokenizers
 import numpy as np
 import published_models
 import pytest
 import torch
-from hugging_face_tokenizers import TOKENS
 from keras import ops
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from keras_transformer import GreedySearch, load_pretrained
 from keras_transformer.models import CausalLM, Seq2Seq
 
 pytestmark = pytest.mark.once
 TEXTS = ["a man sees two dogs", "Zwei Hunde!", "the man"]
-# The design of a model, the kind of its tokenizer, and further settings.
-CASES = {
-    "gpt2": ("gpt2", "gpt2", {}),
-    "llama 2": ("llama 2", "llama2", {}),
-    "llama 3": ("llama 3", "llama3", {}),
-    "qwen 3": ("qwen 3", "qwen2", {}),
-    "bart": ("bart", "roberta", {"forced_bos_token_id": "<s>"}),
-    "mbart": ("mbart", "mbart", {"decoder_start_token_id": "ro_RO"}),
-    "nllb": ("m2m-100", "nllb", {}),
-    "t5": ("t5", "t5", {}),
-    "bert": ("bert", "bert", {}),
-}
 LANGUAGES = {
     "mbart": {"source_language": "en_XX", "target_language": "ro_RO"},
     "nllb": {"source_language": "eng_Latn", "target_language": "fra_Latn"},
@@ -38,37 +24,12 @@ class Folder:
     """A model of transformers with a tokenizer, and the same model here."""
 
     def __init__(self, name, path):
-        design, kind, settings = CASES[name]
-        own = hugging_face_tokenizers.KINDS[kind]()
-        pad, unknown, start, end = TOKENS[kind]
-        tokens = {"pad_token": pad, "unk_token": unknown, "eos_token": end}
-        tokens["bos_token"] = start if kind != "t5" else None
-        if kind == "bert":
-            tokens = {"pad_token": pad, "unk_token": unknown, "cls_token": start}
-            tokens["sep_token"] = end
-        self.tokenizer = PreTrainedTokenizerFast(tokenizer_object=own, **tokens)
-        ids = {role: token and own.token_to_id(token) for role, token in tokens.items()}
-        special = {
-            "vocab_size": own.get_vocab_size() + 3,
-            "pad_token_id": ids["pad_token"],
-        }
-        if kind != "bert":
-            special |= {"eos_token_id": ids["eos_token"]}
-        if design not in ("t5", "bert"):
-            special |= {"bos_token_id": ids["bos_token"]}
-        if design in ("bart", "mbart", "m2m-100"):
-            special |= {"decoder_start_token_id": ids["eos_token"]}
-        special |= {key: own.token_to_id(token) for key, token in settings.items()}
-        if design == "m2m-100":  # transformers has a position for the padding token.
-            special |= {"max_position_embeddings": special["vocab_size"]}
-        self.theirs = published_models.random_model(design, **special)
-        self.theirs.save_pretrained(path)
-        self.tokenizer.save_pretrained(path)
+        self.theirs, self.tokenizer = published_models.write_folder(name, path)
         self.name = name
         self.ours = load_pretrained(path, **LANGUAGES.get(name, {}))
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=published_models.WITH_TEXTS)
 def folder(request, tmp_path_factory):
     return Folder(request.param, tmp_path_factory.mktemp("folder") / "model")
 

@@ -9,6 +9,7 @@ import gpt2_folders
 import keras
 import marian_folders
 import numpy as np
+import published_models
 import pytest
 from test_run import TOY, make_options
 
@@ -246,3 +247,34 @@ def test_a_mixed_dtype(started, tmp_path):
         arrays(merge_lora(before)), arrays(result.model), strict=True
     ):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+@pytest.mark.once("torch")
+@pytest.mark.parametrize("name", ["nllb", "llama 3"])
+def test_a_published_model_is_fine_tuned(name, tmp_path):
+    published_models.write_folder(name, tmp_path / "model")
+    lines = ["a man sees two dogs", "two women see a man", "the dog runs"] * 8
+    pairs = {"source": lines, "target": lines[::-1]}
+    for side, texts in pairs.items():
+        (tmp_path / side).write_text("".join(f"{text}\n" for text in texts))
+    files = [str(tmp_path / side) for side in pairs]
+    options = {"train": files, "valid": files, "metric": "loss", "languages": None}
+    if name == "nllb":
+        options |= {"languages": ["eng_Latn", "fra_Latn"]}
+    else:
+        options |= {"model": "causal", "train": files[:1], "valid": files[:1]}
+        options |= {"length": 16}
+    output = tmp_path / "run"
+    options |= {"start_from": str(tmp_path / "model"), "output": str(output)}
+    train(Recipe(**options, lora=2, epochs=2, export=False, verbose=0))
+    first, *_, last = (float(row["loss"]) for row in history(output))
+    assert last < first
+    model = load_trained_model(output)
+    model.save_pretrained(tmp_path / "out")
+    languages = {}
+    if name == "nllb":
+        languages = {"source_language": "eng_Latn", "target_language": "fra_Latn"}
+    again = load_pretrained(tmp_path / "out", **languages)
+    assert model.generate(lines[:2], max_length=5, num_beams=1) == again.generate(
+        lines[:2], max_length=5, num_beams=1
+    )

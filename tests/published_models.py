@@ -1,5 +1,6 @@
 """Small random models of transformers, one of each design of a family."""
 
+import hugging_face_tokenizers
 import torch
 import transformers
 
@@ -132,3 +133,48 @@ def random_model(name, **changes):
             is_gain = weight.dim() == 1 and key.endswith("weight")
             weight.copy_(0.2 * torch.randn(weight.shape, generator=generator) + is_gain)
     return model
+
+
+# The design of a model, the kind of its tokenizer, and further settings.
+WITH_TEXTS = {
+    "gpt2": ("gpt2", "gpt2", {}),
+    "llama 2": ("llama 2", "llama2", {}),
+    "llama 3": ("llama 3", "llama3", {}),
+    "qwen 3": ("qwen 3", "qwen2", {}),
+    "bart": ("bart", "roberta", {"forced_bos_token_id": "<s>"}),
+    "mbart": ("mbart", "mbart", {"decoder_start_token_id": "ro_RO"}),
+    "nllb": ("m2m-100", "nllb", {}),
+    "t5": ("t5", "t5", {}),
+    "bert": ("bert", "bert", {}),
+}
+
+
+def write_folder(name, path):
+    """Writes a model with a tokenizer; returns both."""
+    design, kind, settings = WITH_TEXTS[name]
+    own = hugging_face_tokenizers.KINDS[kind]()
+    pad, unknown, start, end = hugging_face_tokenizers.TOKENS[kind]
+    tokens = {"pad_token": pad, "unk_token": unknown, "eos_token": end}
+    tokens["bos_token"] = start if kind != "t5" else None
+    if kind == "bert":
+        tokens = {"pad_token": pad, "unk_token": unknown, "cls_token": start}
+        tokens["sep_token"] = end
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=own, **tokens)
+    ids = {role: token and own.token_to_id(token) for role, token in tokens.items()}
+    special = {
+        "vocab_size": own.get_vocab_size() + 3,
+        "pad_token_id": ids["pad_token"],
+    }
+    if kind != "bert":
+        special |= {"eos_token_id": ids["eos_token"]}
+    if design not in ("t5", "bert"):
+        special |= {"bos_token_id": ids["bos_token"]}
+    if design in ("bart", "mbart", "m2m-100"):
+        special |= {"decoder_start_token_id": ids["eos_token"]}
+    special |= {key: own.token_to_id(token) for key, token in settings.items()}
+    if design == "m2m-100":  # transformers has a position for the padding token.
+        special |= {"max_position_embeddings": special["vocab_size"]}
+    theirs = random_model(design, **special)
+    theirs.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return theirs, tokenizer
