@@ -56,10 +56,10 @@ from keras_transformer_runtime.files import (
 )
 from keras_transformer_runtime.packages import require_extra
 
-CONFIG = "config.json"
+CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 MARIAN_FILES = ("source.spm", "target.spm", "target_vocab.json")
 FILES = (
-    *(CONFIG, *TOKENIZER_FILES, *MARIAN_FILES),
+    *(CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES, *MARIAN_FILES),
     *checkpoint_files(WEIGHTS_FILE),
 )
 # A repository often has its weights in several formats. Only one is downloaded.
@@ -100,8 +100,7 @@ def load_pretrained(
 
     A language model without a padding token gets one after its vocabulary. A bias of
     -100 that is not trained excludes it from the outputs. Settings of dropout are read;
-    `generation_config.json` and settings of training, such as `encoder_layerdrop`, are
-    ignored.
+    settings of the search and of training, such as `encoder_layerdrop`, are ignored.
 
     Args:
         folder: path of a folder. If there is no such folder, the name of a repository
@@ -146,7 +145,7 @@ def load_pretrained(
     path = find_folder(folder, FILES, revision, FALLBACKS)
     if (path / DECODER_FILE).is_file() and not (path / CONFIG).exists():
         return _load_own_marian(path, dtype)
-    raw = read_json(checked_file(path / CONFIG))
+    raw = _read_settings(path)
     check_one_of(FAMILIES, optional=True, model_type=model_type)
     found = {"model_type in config.json": model_type or raw.get("model_type")}
     remedy = "Other families cannot be loaded. If there is none, pass `model_type`."
@@ -170,6 +169,20 @@ def load_pretrained(
     model = family.model_class(**arguments, dtype=dtype)
     _assign(model, family, config, tensors)
     return model
+
+
+def _read_settings(folder: pathlib.Path) -> Config:
+    """Reads `config.json`, and the special ids that it leaves to the generation."""
+    config = read_json(checked_file(folder / CONFIG))
+    generation: Config = {}
+    if (folder / GENERATION_CONFIG).is_file():
+        generation = read_json(folder / GENERATION_CONFIG)
+    ids = {
+        name: value
+        for name, value in generation.items()
+        if name.endswith("_token_id") and config.get(name) is None
+    }
+    return {**config, **ids}
 
 
 def _load_own_marian(folder: pathlib.Path, dtype: DType) -> Seq2Seq:
@@ -315,7 +328,7 @@ def save_pretrained(
         new.mkdir()
         family.write_tokenizers(model, new)
         search = family.generation_settings(family.complete(config))
-        write_json(new / "generation_config.json", {**ids, **search})
+        write_json(new / GENERATION_CONFIG, {**ids, **search})
         write_json(new / CONFIG, {**settings, **config})
         _write_weights(new, model, family, config, max_shard_size)
 

@@ -61,16 +61,19 @@ class FramedTokenizer(Tokenizer):
                 tokens.
 
         Returns:
-            Ragged int32 tensor `(batch, None)`.
+            Ragged int32 tensor `(batch, None)`. Without `add_end`, a text without
+            tokens has none.
 
         Raises:
             ValueError: see `Tokenizer.tokenize`.
         """
         rows = super().tokenize(texts, add_end=add_end)
         first = [self.start_token_id] if add_start else []
-        first += self.first_token_ids
         last = self.last_token_ids if add_end else []
-        return tf.concat([_repeated(rows, first), rows, _repeated(rows, last)], axis=1)
+        has_tokens = rows.row_lengths() > 0
+        parts = [_repeated(first, tf.ones_like(has_tokens))]
+        parts += [_repeated(self.first_token_ids, has_tokens), rows]
+        return tf.concat([*parts, _repeated(last, has_tokens)], axis=1)
 
     def token_texts(self) -> list[bytes]:
         return self.tokenizer.token_texts()
@@ -101,8 +104,8 @@ class FramedTokenizer(Tokenizer):
         return cls(**{**config, "tokenizer": tokenizer})
 
 
-def _repeated(rows: tf.RaggedTensor, token_ids: Sequence[int]) -> tf.RaggedTensor:
-    """Returns the same token ids for each row."""
-    ids = tf.constant([token_ids], tf.int32, shape=[1, len(token_ids)])
-    tiled = tf.tile(ids, [rows.nrows(), 1])
-    return tf.RaggedTensor.from_tensor(tiled, row_splits_dtype=rows.row_splits.dtype)
+def _repeated(token_ids: Sequence[int], is_used: tf.Tensor) -> tf.RaggedTensor:
+    """Returns the same token ids for each row that uses them."""
+    used = tf.cast(is_used, tf.int64)
+    ids = tf.tile(tf.constant(token_ids, tf.int32), [tf.reduce_sum(used)])
+    return tf.RaggedTensor.from_row_lengths(ids, used * len(token_ids))

@@ -2,9 +2,11 @@
 
 import json
 
+import keras
 import numpy as np
 import published_models
 import pytest
+import tensorflow as tf
 import torch
 from keras import ops
 from transformers import AutoTokenizer
@@ -101,3 +103,24 @@ def test_languages_are_checked(tmp_path):
     Folder("t5", tmp_path / "t5")
     with pytest.raises(ValueError, match="must be `None` for a model of 't5'"):
         load_pretrained(tmp_path / "t5", source_language="en")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nllb", "bart"])
+def test_a_saved_model(name, tmp_path):
+    ours = Folder(name, tmp_path / "folder").ours
+    # The export compares the outputs of a new process with those of `generate`.
+    ours.export(tmp_path / "saved_model", GreedySearch(), max_length=5)
+    loaded = tf.saved_model.load(tmp_path / "saved_model")
+    texts = loaded.signatures["serving_default"](tf.constant(TEXTS))["text"]
+    expected = ours.generate(TEXTS, GreedySearch(), max_length=5)
+    assert [text.decode() for text in texts.numpy()] == expected
+
+
+@pytest.mark.parametrize("name", ["bert", "nllb"])
+def test_a_keras_file(name, tmp_path):
+    ours = Folder(name, tmp_path / "folder").ours
+    ours.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    assert rows_of_sources(again) == rows_of_sources(ours)
+    assert again.get_config() == ours.get_config()

@@ -70,12 +70,13 @@ def test_it_is_saved(tmp_path):
 
 
 def test_it_is_trained_inside_another_model():
-    encoder = TextEncoder(**{**SIZES, **BERT, "use_pooler": False})
+    keras.utils.set_random_seed(1)
+    encoder = TextEncoder(**{**SIZES, **BERT, "use_pooler": False, "dropout": 0.0})
     token_ids = keras.Input((None,), dtype="int32")
     outputs = keras.layers.Dense(1)(encoder(token_ids)[:, 0])
     model = keras.Model(token_ids, outputs)
     model.compile("adam", "mse")
-    losses = model.fit(ROWS, np.ones((2, 1)), epochs=3, verbose=0).history["loss"]
+    losses = model.fit(ROWS, np.ones((2, 1)), epochs=5, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
 
 

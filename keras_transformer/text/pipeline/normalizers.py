@@ -47,15 +47,17 @@ def regular_expression(pattern: Config) -> str:
     return expression
 
 
-def _sequence(config: Config) -> TextOp:
-    steps = [normalizer(each) for each in config["normalizers"]]
+class _Sequence(tf.Module):
+    """Normalizers one after another, with their tables for a SavedModel."""
 
-    def run(texts: tf.Tensor) -> tf.Tensor:
-        for step in steps:
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self._steps = tuple(normalizer(each) for each in config["normalizers"])
+
+    def __call__(self, texts: tf.Tensor) -> tf.Tensor:
+        for step in self._steps:
             texts = step(texts)
         return texts
-
-    return run
 
 
 def _unicode(config: Config) -> TextOp:
@@ -113,6 +115,6 @@ _MAKERS: dict[str, Callable[[Config], TextOp]] = {
     "Precompiled": PrecompiledNormalizer,
     "Prepend": _prepend,
     "Replace": _replace,
-    "Sequence": _sequence,
+    "Sequence": _Sequence,
     "Strip": _strip,
 }
