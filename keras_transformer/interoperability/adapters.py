@@ -104,11 +104,11 @@ def save_adapter(
     Example:
 
     ```python
-    model = load_pretrained("opus-mt-en-de")
+    model = load_pretrained("Helsinki-NLP/opus-mt-en-de")
     enable_lora(model, rank=8)
     model.compile(keras.optimizers.Adam(1e-3), LabelSmoothedCrossEntropy())
     model.fit(train.dataset)
-    save_adapter(model, "adapter", "opus-mt-en-de")
+    save_adapter(model, "adapter", "Helsinki-NLP/opus-mt-en-de")
     ```
 
     References:
@@ -175,7 +175,7 @@ def load_adapter(
     Example:
 
     ```python
-    model = load_pretrained("opus-mt-en-de")
+    model = load_pretrained("Helsinki-NLP/opus-mt-en-de")
     load_adapter(model, "adapter")
     print(merge_lora(model).generate(texts))
     ```
