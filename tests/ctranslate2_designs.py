@@ -34,7 +34,9 @@ def model_of(seed=1, spread=0.5, **design):
 
 def _randomised(model, seed, spread):
     rng = np.random.default_rng(seed)
-    for weight in model.weights:
+    # The bias of an output with its own matrix comes after this matrix.
+    is_last = {id(model.logits_bias): not model.shares_output}
+    for weight in sorted(model.weights, key=lambda each: is_last.get(id(each), False)):
         mean = weight.path.endswith(("gamma", "scale"))
         weight.assign(rng.normal(mean, spread, weight.shape))
     return model

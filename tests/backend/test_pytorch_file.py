@@ -47,7 +47,7 @@ def refusal(path):
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_tensors_of_a_file(tmp_path, format):
     path = save(collections.OrderedDict(STATE), tmp_path / "a.bin", format)
-    tensors = PyTorchTensors(path, read_pytorch_file(path))
+    tensors = PyTorchTensors(path)
     assert tensors.names == STATE.keys()
     for name, tensor in STATE.items():
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
@@ -59,7 +59,7 @@ def test_the_tensors_of_a_file(tmp_path, format):
 
 def test_integers_are_no_weights(tmp_path):
     path = save({"a": VALUES.long()}, tmp_path / "a.bin")
-    tensors = PyTorchTensors(path, read_pytorch_file(path))
+    tensors = PyTorchTensors(path)
     with pytest.raises(ValueError, match="'a' as floats .* type int64"):
         tensors.read(["a"], (4, 6))
 
