@@ -82,6 +82,19 @@ DESIGNS = {
         {**CAUSAL, "rope_parameters": YARN, "attention_bias": True, "mlp_bias": True},
         "llama",
     ),
+    "llama, linear": (
+        "LlamaForCausalLM",
+        {**CAUSAL, "rope_parameters": {"rope_type": "linear", "factor": 3.0}},
+        "llama",
+    ),
+    "llama, dynamic": (
+        "LlamaForCausalLM",
+        {
+            **{**CAUSAL, "max_position_embeddings": 16},
+            "rope_parameters": {"rope_type": "dynamic", "factor": 3.0},
+        },
+        "llama",
+    ),
     "mistral": ("MistralForCausalLM", {**CAUSAL, "sliding_window": 5}, "mistral"),
     "qwen 2": (
         "Qwen2ForCausalLM",

@@ -27,8 +27,13 @@ from keras_transformer.interoperability.tokenizer_files import (
 )
 from keras_transformer.interoperability.vocabulary import (
     Languages,
+    causal_settings,
+    causal_vocabulary,
+    seq2seq_settings,
+    seq2seq_vocabulary,
     write_model_tokenizer,
 )
+from keras_transformer.models import CausalLM, Seq2Seq
 from keras_transformer.types import Config
 
 Model = TypeVar("Model", bound=PublishedModel)
@@ -177,6 +182,35 @@ class Family(abc.ABC, Generic[Model]):
             for name in names
         ]
         return [*names, *(name for name in others if name not in names)]
+
+
+class CausalFamily(Family[CausalLM]):
+    """A family of language models."""
+
+    model_class = CausalLM
+
+    def read_vocabulary(
+        self, folder: pathlib.Path, config: Config, languages: Languages
+    ) -> Config:
+        return causal_vocabulary(config, self.read_tokenizer(folder, config))
+
+    def vocabulary_settings(self, model: CausalLM) -> Config:
+        return causal_settings(model)
+
+
+class Seq2SeqFamily(Family[Seq2Seq]):
+    """A family of encoder-decoder models with one vocabulary."""
+
+    model_class = Seq2Seq
+
+    def read_vocabulary(
+        self, folder: pathlib.Path, config: Config, languages: Languages
+    ) -> Config:
+        loaded = self.read_tokenizer(folder, config)
+        return seq2seq_vocabulary(config, loaded, languages)
+
+    def vocabulary_settings(self, model: Seq2Seq) -> Config:
+        return seq2seq_settings(model)
 
 
 def block_names(

@@ -1,9 +1,8 @@
 """BART, mBART, M2M-100 and NLLB."""
 
-import pathlib
 from typing import ClassVar
 
-from keras_transformer.interoperability.family import Family, block_names
+from keras_transformer.interoperability.family import Seq2SeqFamily, block_names
 from keras_transformer.interoperability.settings import (
     Setting,
     activation,
@@ -14,13 +13,7 @@ from keras_transformer.interoperability.settings import (
     size,
     token_id,
 )
-from keras_transformer.interoperability.vocabulary import (
-    Languages,
-    seq2seq_settings,
-    seq2seq_vocabulary,
-)
 from keras_transformer.layers import LearnedPositionalEncoding, PositionalEncoding
-from keras_transformer.models import Seq2Seq
 from keras_transformer.types import Config
 
 # Settings of the decoder that must be those of the encoder.
@@ -76,7 +69,7 @@ def bart_settings(**settings: Setting) -> dict[str, Setting]:
     }
 
 
-class Bart(Family[Seq2Seq]):
+class Bart(Seq2SeqFamily):
     """BART.
 
     References:
@@ -85,7 +78,6 @@ class Bart(Family[Seq2Seq]):
 
     model_type = "bart"
     architecture = "BartForConditionalGeneration"
-    model_class = Seq2Seq
     settings = bart_settings(
         normalize_before=fixed(False), add_final_layer_norm=fixed(False)
     )
@@ -134,15 +126,6 @@ class Bart(Family[Seq2Seq]):
     def arguments(self, config: Config) -> Config:
         positions = LearnedPositionalEncoding(config["max_position_embeddings"])
         return {**super().arguments(config), "positions": positions}
-
-    def read_vocabulary(
-        self, folder: pathlib.Path, config: Config, languages: Languages
-    ) -> Config:
-        loaded = self.read_tokenizer(folder, config)
-        return seq2seq_vocabulary(config, loaded, languages)
-
-    def vocabulary_settings(self, model: Seq2Seq) -> Config:
-        return seq2seq_settings(model)
 
     def config(self, design: Config) -> Config:
         config = super().config(design)

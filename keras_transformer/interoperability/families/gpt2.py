@@ -1,8 +1,6 @@
 """GPT-2."""
 
-import pathlib
-
-from keras_transformer.interoperability.family import Family, block_names
+from keras_transformer.interoperability.family import CausalFamily, block_names
 from keras_transformer.interoperability.settings import (
     activation,
     epsilon,
@@ -12,17 +10,11 @@ from keras_transformer.interoperability.settings import (
     size,
     token_id,
 )
-from keras_transformer.interoperability.vocabulary import (
-    Languages,
-    causal_settings,
-    causal_vocabulary,
-)
 from keras_transformer.layers import LearnedPositionalEncoding
-from keras_transformer.models import CausalLM
 from keras_transformer.types import Config
 
 
-class GPT2(Family[CausalLM]):
+class GPT2(CausalFamily):
     """GPT-2.
 
     References:
@@ -31,7 +23,6 @@ class GPT2(Family[CausalLM]):
 
     model_type = "gpt2"
     architecture = "GPT2LMHeadModel"
-    model_class = CausalLM
     settings = {
         "vocab_size": size(50257),
         "n_positions": size(1024),
@@ -98,11 +89,3 @@ class GPT2(Family[CausalLM]):
 
     def stores_transposed_kernel(self, layer: str) -> bool:
         return layer == "lm_head"
-
-    def read_vocabulary(
-        self, folder: pathlib.Path, config: Config, languages: Languages
-    ) -> Config:
-        return causal_vocabulary(config, self.read_tokenizer(folder, config))
-
-    def vocabulary_settings(self, model: CausalLM) -> Config:
-        return causal_settings(model)

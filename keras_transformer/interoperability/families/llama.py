@@ -1,12 +1,10 @@
 """Llama 2 and 3, Mistral, Qwen 2 and 3, and SmolLM 2."""
 
-import pathlib
-
 from keras_transformer.interoperability.families.rotary import (
     config_of_positions,
     positions_of_config,
 )
-from keras_transformer.interoperability.family import Family, block_names
+from keras_transformer.interoperability.family import CausalFamily, block_names
 from keras_transformer.interoperability.settings import (
     Setting,
     activation,
@@ -17,12 +15,6 @@ from keras_transformer.interoperability.settings import (
     size,
     token_id,
 )
-from keras_transformer.interoperability.vocabulary import (
-    Languages,
-    causal_settings,
-    causal_vocabulary,
-)
-from keras_transformer.models import CausalLM
 from keras_transformer.types import Config
 
 OPTIONAL = size(None).check
@@ -50,7 +42,7 @@ def _settings(**settings: Setting) -> dict[str, Setting]:
     }
 
 
-class Llama(Family[CausalLM]):
+class Llama(CausalFamily):
     """Llama 2 and 3, SmolLM 2.
 
     References:
@@ -59,7 +51,6 @@ class Llama(Family[CausalLM]):
 
     model_type = "llama"
     architecture = "LlamaForCausalLM"
-    model_class = CausalLM
     settings = _settings(
         attention_bias=flag(False, "attention_options.use_bias"),
         mlp_bias=flag(False, "feed_forward_options.use_bias"),
@@ -119,14 +110,6 @@ class Llama(Family[CausalLM]):
         )
         rotary = config_of_positions(design["positions"])
         return {**config, "max_position_embeddings": length, **rotary}
-
-    def read_vocabulary(
-        self, folder: pathlib.Path, config: Config, languages: Languages
-    ) -> Config:
-        return causal_vocabulary(config, self.read_tokenizer(folder, config))
-
-    def vocabulary_settings(self, model: CausalLM) -> Config:
-        return causal_settings(model)
 
 
 class Mistral(Llama):

@@ -34,6 +34,8 @@ def positions_of_config(config: Config, complete: Config) -> RotaryEmbedding:
     check_positive(**{"rope_theta in config.json": theta})
     kind = parameters.pop("rope_type", None) or parameters.pop("type", None)
     parameters.pop("type", None)
+    if parameters.get("partial_rotary_factor") == 1.0:
+        del parameters["partial_rotary_factor"]
     if kind in (None, "default"):
         return RotaryEmbedding(theta)
     kinds = ("default", "linear", "dynamic", "yarn", "llama3")

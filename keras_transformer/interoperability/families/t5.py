@@ -1,9 +1,8 @@
 """T5, with and without gated feed-forward networks."""
 
-import pathlib
 from collections.abc import Collection
 
-from keras_transformer.interoperability.family import Family, block_names
+from keras_transformer.interoperability.family import Seq2SeqFamily, block_names
 from keras_transformer.interoperability.parameters import LayerNames, Parameter
 from keras_transformer.interoperability.settings import (
     ACTIVATIONS,
@@ -14,11 +13,6 @@ from keras_transformer.interoperability.settings import (
     rate,
     size,
     token_id,
-)
-from keras_transformer.interoperability.vocabulary import (
-    Languages,
-    seq2seq_settings,
-    seq2seq_vocabulary,
 )
 from keras_transformer.layers import RelativePositionBias
 from keras_transformer.models import Seq2Seq
@@ -62,7 +56,7 @@ DECODER_BLOCK = {
 BIAS = "{}.block.0.layer.0.SelfAttention.relative_attention_bias"
 
 
-class T5(Family[Seq2Seq]):
+class T5(Seq2SeqFamily):
     """T5 ([Raffel et al., 2020](https://arxiv.org/abs/1910.10683)).
 
     T5 does not divide the attention scores by √key_dim, and with a shared embedding it
@@ -72,7 +66,6 @@ class T5(Family[Seq2Seq]):
 
     model_type = "t5"
     architecture = "T5ForConditionalGeneration"
-    model_class = Seq2Seq
     settings = {
         "vocab_size": size(32128),
         "d_model": size(512, "hidden_dim"),
@@ -180,12 +173,3 @@ class T5(Family[Seq2Seq]):
         if layer == "decoder.final_layer_norm" and config["tie_word_embeddings"]:
             return parameter._replace(scale=config["d_model"] ** -0.5)
         return parameter
-
-    def read_vocabulary(
-        self, folder: pathlib.Path, config: Config, languages: Languages
-    ) -> Config:
-        loaded = self.read_tokenizer(folder, config)
-        return seq2seq_vocabulary(config, loaded, languages)
-
-    def vocabulary_settings(self, model: Seq2Seq) -> Config:
-        return seq2seq_settings(model)
