@@ -45,7 +45,6 @@ from keras_transformer.interoperability.tokenizer_files import (
 from keras_transformer.interoperability.vocabulary import Languages, stored_tokens
 from keras_transformer.layers.positions.scheme import DType
 from keras_transformer.models import GenerativeModel, Seq2Seq, TextEncoder, file_checks
-from keras_transformer.training.lora import without_lora
 from keras_transformer.types import Config
 from keras_transformer_runtime.arguments import check_one_of
 from keras_transformer_runtime.files import (
@@ -282,7 +281,8 @@ def save_pretrained(
 
     The folder has `config.json`, `generation_config.json`, the weights as safetensors
     in the dtype of the model, and the files of the tokenizer. It is written completely
-    or not at all. The search is not part of the folder.
+    or not at all. The search is not part of the folder. The kernels of a model with
+    LoRA contain the updates.
 
     Args:
         model: a `CausalLM`, `Seq2Seq` or `TextEncoder` with the design of a family of
@@ -314,7 +314,6 @@ def save_pretrained(
             f"`{type(model).__name__}`."
         )
     check_one_of(FAMILIES, optional=True, model_type=model_type)
-    model = without_lora(model)
     check_not_quantized(model)
     check_weights(model)
     family, config = _find_family(model, model_type)

@@ -102,6 +102,8 @@ def test_it_is_saved_and_trained(ours, tmp_path):
     again.compile("adam", loss)
     losses = again.fit(rows[:, :-1], rows[:, 1:], epochs=2, verbose=0).history["loss"]
     assert losses[1] < losses[0]
+    # The bias that excludes the padding token is not trained.
+    assert ops.convert_to_numpy(again.logits_bias).tolist() == [0.0] * 47 + [-100.0]
 
 
 @pytest.mark.slow
