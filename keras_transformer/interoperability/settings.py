@@ -46,7 +46,7 @@ _NO_DESIGN = {
     *("pad_token_id", "start_token_id", "end_token_id", "add_start_token"),
     *("tokenizer", "source_tokenizer", "target_tokenizer", "vocabulary_size"),
     *("source_vocabulary_size", "target_vocabulary_size", "output_bias"),
-    *("use_pooler", "forced_first_token_id"),
+    "use_pooler",
     *("kernel_regularizer", "bias_regularizer", "activity_regularizer"),
     *("kernel_constraint", "bias_constraint", "name", "trainable", "dtype"),
 }
@@ -126,9 +126,9 @@ def fixed(value: Value, *others: Value) -> Setting:
     return Setting(value, None, _one_of(value, *others))
 
 
-def token_id(default: int | None) -> Setting:
-    """The id of a special token, which the family checks."""
-    return Setting(default, None, _check_token_id)
+def token_id(default: int | None, argument: str | None = None) -> Setting:
+    """The id of a special token; without `argument`, the family treats it by itself."""
+    return Setting(default, argument, _check_token_id)
 
 
 def _one_of(*values: Value) -> Callable[..., None]:

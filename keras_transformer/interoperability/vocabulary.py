@@ -75,7 +75,7 @@ def seq2seq_vocabulary(
     """Returns the arguments of a `Seq2Seq` with one vocabulary."""
     size = config["vocab_size"]
     names = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
-    check_below(config, *names)
+    check_below(config, *names, "forced_bos_token_id")
     tokenizers, start, forced = _sides(config, loaded, languages)
     start = config[names[0]] if start is None else start
     end, pad = end_token_id(config), config[names[2]]
@@ -98,7 +98,7 @@ def _sides(
     config: Config, loaded: LoadedTokenizer | None, languages: Languages
 ) -> tuple[Config, int | None, int | None]:
     """Returns the tokenizers, and the ids of the start and of a forced first token."""
-    forced = config.get("forced_bos_token_id")
+    forced = config["forced_bos_token_id"]
     if loaded is None:
         _check_languages({}, languages)
         return {}, None, forced
@@ -154,7 +154,6 @@ def seq2seq_settings(model: Seq2Seq) -> Config:
     return {
         **shared_settings(model),
         "decoder_start_token_id": model.start_token_id,
-        "forced_bos_token_id": model.forced_first_token_id,
     }
 
 

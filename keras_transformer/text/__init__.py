@@ -3,8 +3,9 @@
 All tokenizers share the interface `Tokenizer`: `SentencePieceTokenizer` (subwords),
 `CharacterTokenizer`, `WordTokenizer`, `ByteTokenizer`, `MarianTokenizer` for trained
 Marian models, `KerasHubTokenizer` for tokenizers of KerasHub, and
-`HuggingFaceTokenizer` for those of Hugging Face. The first three are trained by their
-`train` method. `save` writes a tokenizer to one JSON file, which `Tokenizer.load`
+`HuggingFaceTokenizer` for those of Hugging Face; `FramedTokenizer` adds tokens such as
+the one of a language to another tokenizer. The first three are trained by their `train`
+method. `save` writes a tokenizer to one JSON file, which `Tokenizer.load`
 reads; the configuration of a model contains its tokenizers. Tokenizers consist of
 operations of TensorFlow and tensorflow-text, so a SavedModel can contain them.
 
@@ -43,8 +44,8 @@ from keras_transformer_runtime.text_files import (
 __all__ = [
     "ByteTokenizer",
     "CharacterTokenizer",
-    "HuggingFaceTokenizer",
     "FramedTokenizer",
+    "HuggingFaceTokenizer",
     "KerasHubTokenizer",
     "MarianTokenizer",
     "Paths",

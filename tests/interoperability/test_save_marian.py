@@ -191,3 +191,9 @@ def test_a_quantized_model_is_refused(model_of, tmp_path):
     with pytest.raises(ValueError, match="quantized model cannot be exported or"):
         save_pretrained(model, tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forced_first_token_is_written(model_of, tmp_path):
+    model = model_of(forced_first_token_id=5)
+    save_pretrained(model, tmp_path / "model", "marian")
+    assert load_pretrained(tmp_path / "model").forced_first_token_id == 5

@@ -73,7 +73,7 @@ def test_batch_sizes_are_in_order(folder):
         (("max_tokens = 4096", "max_tokens = 0"), "`models.en-de.max_tokens`: .*equal"),
         (("max_tokens = 4096", "batch_sizes = []"), "batch_sizes`: .*at least 1 item"),
         (("max_tokens = 4096", 'engine = "onnx"'), "engine`: input should be 'auto'"),
-        (('"pt-BR"]', '"pt_BR"]'), "languages.1`: .*match pattern"),
+        (('"pt-BR"]', '"pt BR"]'), "languages.1`: .*match pattern"),
         (('"pt-BR"]', '"pt", "es"]'), "languages`: .*at most 2 items"),
         (("versions = [1, 2]", 'versions = "newest"'), "versions"),
         (("here/en-de", "nowhere"), "must be the folder of a run, .*nowhere is not a"),

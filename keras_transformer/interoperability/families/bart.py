@@ -61,7 +61,7 @@ def bart_settings(**settings: Setting) -> dict[str, Setting]:
         "is_encoder_decoder": fixed(True),
         "tie_word_embeddings": fixed(True),
         "decoder_start_token_id": token_id(2),
-        "forced_bos_token_id": token_id(None),
+        "forced_bos_token_id": token_id(None, "forced_first_token_id"),
         "bos_token_id": token_id(0),
         "eos_token_id": token_id(2),
         "pad_token_id": token_id(1),

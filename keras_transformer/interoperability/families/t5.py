@@ -82,6 +82,7 @@ class T5(Seq2SeqFamily):
         "is_encoder_decoder": fixed(True),
         "tie_word_embeddings": flag(True),
         "decoder_start_token_id": token_id(0),
+        "forced_bos_token_id": token_id(None, "forced_first_token_id"),
         "eos_token_id": token_id(1),
         "pad_token_id": token_id(0),
     }
