@@ -14,7 +14,11 @@ from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import OutputLength, Search, SearchResult
-from keras_transformer.export.model_support import array_input, tokenizers_of
+from keras_transformer.export.model_support import (
+    array_input,
+    source_kind,
+    tokenizers_of,
+)
 from keras_transformer.export.tensorflow_process import run_python
 from keras_transformer.inference.batch_search import search_batch
 from keras_transformer.inference.request import Request, check_probabilities
@@ -28,8 +32,8 @@ MAX_CHECKED_LENGTH = 64
 SEED = 1
 ARRAY_LENGTH = 16  # of arrays whose sizes a model leaves open
 
-# Texts, or an array `(batch, ...)`.
-Sources: TypeAlias = Sequence[str] | np.ndarray
+# Texts, rows of token ids, or an array `(batch, ...)`.
+Sources: TypeAlias = Sequence[str] | Sequence[list[int]] | np.ndarray
 
 # Calls a signature; an input is a list or the path of a file.
 _CALL_SIGNATURE = """
@@ -71,6 +75,22 @@ def sample_texts(model: GenerativeModel) -> list[str]:
     fits = [len(row) <= (model.max_source_length or len(row)) for row in rows]
     pairs = zip(texts.numpy().tolist(), fits, strict=True)
     return [text.decode("utf-8") for text, short in pairs if short] + [""]
+
+
+def sample_tokens(model: GenerativeModel) -> list[list[int]]:
+    """Creates rows of token ids of the whole source vocabulary; see `sample_texts`."""
+    if model.source_tokenizer is not None:
+        texts = sample_texts(model)
+        rows: list[list[int]] = model.source_tokenizer.tokenize(
+            texts, add_end=True
+        ).to_list()
+        return rows
+    special = (model.pad_token_id, model.start_token_id, model.end_token_id)
+    ids = [n for n in range(model.source_vocabulary_size) if n not in special]
+    length = max(1, min(6, (model.max_source_length or 12) // 2))
+    places = np.linspace(0, len(ids) - 1, 8 * length).astype(int).reshape(8, length)
+    end = [] if model.empty_source else [model.end_token_id]
+    return [[*(ids[place] for place in row), *end] for row in places]
 
 
 def checked_length(model: GenerativeModel, rows: list[list[int]]) -> int:
@@ -206,20 +226,39 @@ def search_arrays(
 
 
 def compare_tokens(
-    model: GenerativeModel, folder: pathlib.Path, request: Request, arrays: np.ndarray
+    model: GenerativeModel, folder: pathlib.Path, request: Request, sources: Sources
 ) -> None:
-    """Compares the token ids of a SavedModel with the model's; see `compare_texts`."""
-    file = folder.with_suffix(".npy")
-    np.save(file, arrays)
-    inputs = {"source": str(file), "seed": [SEED] * len(arrays)}
+    """Compares the token ids of a SavedModel with the model's; see `compare_texts`.
+
+    `sources` are rows of token ids or an array.
+    """
+    seeds = [SEED] * len(sources)
+    if isinstance(sources, np.ndarray):
+        file = folder.with_suffix(".npy")
+        np.save(file, sources)
+        inputs = {"source": str(file), "seed": seeds}
+    else:
+        rows = keras.utils.pad_sequences(
+            sources, padding="post", value=model.pad_token_id
+        )
+        inputs = {"token_ids": rows.tolist(), "seed": seeds}
     with _called_signature(folder, "tokens", inputs) as called:
-        expected = search_arrays(model, request, arrays)
+        expected = _own_result(model, request, sources)
     served = called.result()
-    rows = zip(served["token_ids"], served["length"], strict=True)
-    found_ids = [row[:length] for row, length in rows]
-    names = [f"source {number} of the check" for number in range(len(arrays))]
+    found = zip(served["token_ids"], served["length"], strict=True)
+    found_ids = [row[:length] for row, length in found]
+    names = [f"source {number} of the check" for number in range(len(sources))]
     own_scores = np.asarray(expected.scores)[:, 0].tolist()
     _compare(names, found_ids, _best_tokens(expected), served["score"], own_scores)
+
+
+def _own_result(
+    model: GenerativeModel, request: Request, sources: Sources
+) -> SearchResult:
+    if isinstance(sources, np.ndarray):
+        return search_arrays(model, request, sources)
+    search, max_length, min_length = request
+    return model.generate(sources, search, max_length, min_length=min_length, seed=SEED)
 
 
 def _compare(
@@ -255,16 +294,11 @@ def rounding_error(
 
     Returns the maximum difference per token of the best hypotheses of `rounded`.
     """
-    rows: Sources = sources
-    if model.source_spec is None:
+    rows = sources
+    if source_kind(model) == "texts":
         tokenizer = tokenizers_of(model).source
-        rows = token_ids = tokenizer.tokenize(list(sources), add_end=True).to_list()
-        search, max_length, min_length = request
-        targets = best_hypotheses(
-            rounded, token_ids, search, max_length, min_length=min_length, seed=SEED
-        )
-    else:
-        targets = _best_tokens(search_arrays(rounded, request, np.asarray(sources)))
+        rows = tokenizer.tokenize(list(sources), add_end=True).to_list()
+    targets = _best_tokens(_own_result(rounded, request, rows))
     scores, lengths, _ = rounded.score(rows, targets)
     expected = model.score(rows, targets).scores
     worst = float(np.max(_errors_per_token(scores, expected, lengths)))

@@ -1,6 +1,6 @@
 """The models and parts of models that each export format supports."""
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from keras_transformer.models import CausalLM, GenerativeModel, Seq2Seq
 
@@ -17,6 +17,7 @@ FORMAT_NAMES = {
 UNUSED_TOKEN = "<unused {}>"
 
 Transformer: TypeAlias = Seq2Seq | CausalLM
+SourceKind: TypeAlias = Literal["texts", "token_ids", "arrays"]
 
 
 def check_transformer(model: object, format: str) -> Transformer:
@@ -40,7 +41,7 @@ def require_supported(
         raise ValueError(
             f"`{name}` must be {expected} for {FORMAT_NAMES[format]}; received "
             f"`{name}={received!r}`. Use `format='saved_model'`, which supports any "
-            "model with tokenizers, or train a model that the format supports."
+            "model, or train a model that the format supports."
         )
 
 
@@ -67,7 +68,7 @@ def _wrong_class(model: object, expected: str, format: str) -> ValueError:
     return ValueError(
         f"`model` must be {expected} for {FORMAT_NAMES[format]}; received a model of "
         f"class `{type(model).__name__}`. Use `format='saved_model'`, which supports "
-        "any model with tokenizers."
+        "any model."
     )
 
 
@@ -88,16 +89,16 @@ def tokenizers_of(model: GenerativeModel) -> Tokenizers:
     return Tokenizers(model.source_tokenizer, model.target_tokenizer)
 
 
-def check_in_graph(tokenizers: Tokenizers) -> None:
-    """Raises `ValueError` if a tokenizer runs on the host, as no graph contains it."""
-    for name, tokenizer in tokenizers._asdict().items():
-        if not tokenizer.in_graph:
-            raise ValueError(
-                f"`{name}_tokenizer` must run in graphs for "
-                f"{FORMAT_NAMES['saved_model']}, whose inputs are texts; received "
-                f"{tokenizer!r}, which runs on the host. Use `format='ctranslate2'` or "
-                "`format='onnx'`, whose inputs are token ids."
-            )
+def source_kind(model: GenerativeModel) -> SourceKind:
+    """Returns what the sources of the SavedModel of a model are.
+
+    They are token ids if the model has no tokenizers, or one of them runs on the host.
+    """
+    if model.source_spec is not None:
+        return "arrays"
+    tokenizers = (model.source_tokenizer, model.target_tokenizer)
+    in_graph = all(each is not None and each.in_graph for each in tokenizers)
+    return "texts" if in_graph else "token_ids"
 
 
 def array_input(model: GenerativeModel) -> tuple[tuple[int | None, ...], str]:

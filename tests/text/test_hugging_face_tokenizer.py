@@ -164,12 +164,19 @@ def test_a_tokenizer_on_the_host(tmp_path):
 SIZES = {"num_layers": 1, "hidden_dim": 6, "intermediate_dim": 7, "num_heads": 3}
 
 
-def test_a_saved_model_requires_a_graph_form(tmp_path):
+@pytest.mark.slow
+def test_a_saved_model_takes_token_ids(tmp_path):
     tokenizer = ours(host_tokenizer(), "gpt2")
     model = Seq2Seq(**SIZES, source_tokenizer=tokenizer, target_tokenizer=tokenizer)
-    message = "`source_tokenizer` must run in graphs for a SavedModel.*<HuggingFaceT"
-    with pytest.raises(ValueError, match=message):
-        model.export(tmp_path / "1", GreedySearch())
+    message = "takes and returns token ids, .* `source_tokenizer=<HuggingFaceT"
+    with pytest.warns(UserWarning, match=message):
+        model.export(tmp_path / "1", GreedySearch(), check_texts=TEXTS[:4])
+    serve = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
+    rows = tokenizer.tokenize(TEXTS[:4], add_end=True).to_tensor(model.pad_token_id)
+    outputs = serve(token_ids=rows)
+    texts = tokenizer.detokenize(outputs["token_ids"][:, 0]).numpy()
+    expected = model.generate(TEXTS[:4], GreedySearch())
+    assert [text.decode() for text in texts] == expected
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ def input_spec(name: str, dtype: tf.DType = tf.string, rank: int = 1) -> tf.Tens
 class SearchFunctions(tf.Module):
     """Model and search as compiled TensorFlow functions, and the target tokenizer.
 
-    Batches and lengths are padded to a few sizes outside the compiled parts.
+    `target_tokenizer` is `None` if a graph cannot contain it. Batches and lengths are
+    padded to a few sizes outside the compiled parts.
     """
 
     target_tokenizer: Any
@@ -56,7 +57,9 @@ class SearchFunctions(tf.Module):
         quantization: str | None = None,
     ):
         super().__init__()
-        self.target_tokenizer = model.target_tokenizer
+        tokenizer = model.target_tokenizer
+        has_graph = tokenizer is not None and tokenizer.in_graph
+        self.target_tokenizer = tokenizer if has_graph else None
         self.weights = StoredWeights(model, quantization)
         self._vocabularies = {}
         if self.target_tokenizer is not None:
@@ -165,14 +168,19 @@ class SearchFunctions(tf.Module):
 
     def _scores(self, sources: tf.Tensor, tokens: tf.RaggedTensor) -> Outputs:
         """Returns the scores of targets `(batch,)` and of their tokens."""
-        targets = self._pad(tokens, "target")
-        count, length = tf.unstack(tokens.bounding_shape())
-        scores = self._score(sources, self._shift(targets), targets)[:count, :length]
+        scores = self._token_scores(sources, tokens)
+        names = self._to_strings("target", tokens.to_tensor(self._pad_token_id))
         return {
             "score": tf.reduce_sum(scores, axis=1),
-            "tokens": self._to_strings("target", targets[:count, :length]),
+            "tokens": names,
             "token_scores": scores,
         }
+
+    def _token_scores(self, sources: tf.Tensor, tokens: tf.RaggedTensor) -> tf.Tensor:
+        """Returns the log-probabilities of target tokens, `(batch, target_length)`."""
+        targets = self._pad(tokens, "target")
+        count, length = tf.unstack(tokens.bounding_shape())
+        return self._score(sources, self._shift(targets), targets)[:count, :length]
 
     def _check_length(
         self, tokens: tf.RaggedTensor, argument: str, side: str

@@ -9,7 +9,6 @@ from keras_transformer.export.model_support import tokenizers_of
 from keras_transformer.export.saved_model.search_functions import (
     PIECE_LENGTH,
     Outputs,
-    SearchFunctions,
     asserted,
     best_texts,
     check_same_batch,
@@ -21,10 +20,10 @@ from keras_transformer.export.saved_model.search_functions import (
     round_up,
     traced,
 )
+from keras_transformer.export.saved_model.token_signatures import TokenFunctions
 from keras_transformer.inference.request import Request
 from keras_transformer.models import GenerativeModel
 from keras_transformer.text import Tokenizer
-from keras_transformer.text.prompt_tokenizer import with_first_token
 
 # A text grows from call to call, so `continue` has fewer lengths than other functions.
 SHORTEST_STREAM = 64
@@ -63,7 +62,7 @@ def _is_streamed(model: GenerativeModel, request: Request) -> bool:
     return not model.has_cross_attention and is_alone and request.min_length == 0
 
 
-class Signatures(SearchFunctions):
+class Signatures(TokenFunctions):
     """Tokenizers, model and search as TensorFlow functions of strings or token ids."""
 
     def __init__(
@@ -79,8 +78,6 @@ class Signatures(SearchFunctions):
         if self.source_tokenizer is not self.target_tokenizer:
             source = tf.constant(self.source_tokenizer.get_vocabulary())
         self._vocabularies["source"] = source
-        self._source_vocabulary_size = model.source_vocabulary_size
-        self._empty_source = model.empty_source
         self._has_max_length = request.max_length is not None
         self._longest_targets = lambda lengths: model.max_steps(lengths, tf.int32.max)
         text, prefix, seed = (
@@ -164,16 +161,7 @@ class Signatures(SearchFunctions):
 
     def _tokens(self, token_ids: tf.Tensor) -> Outputs:
         """Decodes padded token ids `(batch, source_length)` to hypotheses."""
-        size = self._source_vocabulary_size
-        message = f"`token_ids` must be from 0 to {size - 1}; received"
-        known = (token_ids >= 0) & (token_ids < size)
-        token_ids = asserted(token_ids, known, message, token_ids)
-        real = tf.ragged.boolean_mask(token_ids, token_ids != self._pad_token_id)
-        if self._empty_source:
-            real = with_first_token(real, self._empty_source[0])
-        tokens = self._check_length(real, "token_ids", "source")
-        result = self._search_padded(tokens).result
-        return self._token_outputs(result, tf.shape(token_ids)[0])
+        return self._search_tokens(token_ids, random_seeds(tf.shape(token_ids)[0]))
 
     def _continue(self, text: tf.Tensor, state: tf.Tensor, seed: tf.Tensor) -> Outputs:
         """Continues prompts `(batch,)` and what they have been continued with."""

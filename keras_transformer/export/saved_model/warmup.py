@@ -7,8 +7,12 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.export.checking import sample_texts
-from keras_transformer.export.model_support import array_input, tokenizers_of
+from keras_transformer.export.checking import sample_texts, sample_tokens
+from keras_transformer.export.model_support import (
+    array_input,
+    source_kind,
+    tokenizers_of,
+)
 from keras_transformer.models import GenerativeModel
 from keras_transformer_runtime.engines.warmup_requests import (
     FILE,
@@ -33,17 +37,27 @@ def write_warmup(
 
     The first request is a text. The others are token ids, which have exactly the given
     shapes, up to `max_source_length`. The requests compile the search, which all
-    signatures that decode share, except for `continue` and `constrained`. For a model
-    that takes arrays, the length is the size of axes of unknown size.
+    signatures that decode share, except for `continue` and `constrained`. If the
+    sources are token ids, there is no text. If they are arrays, the length is the size
+    of axes of unknown size.
     """
     limit = model.max_source_length
     limited = ((batch, min(length, limit or length)) for batch, length in shapes)
     shapes = list(dict.fromkeys(limited))
     if not shapes:
         return
-    if model.source_spec is not None:
-        _write(folder, _array_requests(model, shapes))
-        return
+    match source_kind(model):
+        case "arrays":
+            _write(folder, _array_requests(model, shapes))
+            return
+        case "token_ids":
+            (row, *_) = sample_tokens(model)
+            rows = [_token_rows(model, row, *shape) for shape in shapes]
+            _write(
+                folder,
+                [WarmupRequest("serving_default", {"token_ids": x}) for x in rows],
+            )
+            return
     text, *_ = sample_texts(model)
     (row,) = tokenizers_of(model).source.tokenize([text]).to_list()
     texts, empty = np.array([text], object), np.array([""], object)
@@ -55,10 +69,17 @@ def write_warmup(
         inputs = {"text": texts, "prefix": empty, "constraints": empty}
         requests.append(WarmupRequest("constrained", inputs))
     for batch, length in shapes:
-        token_ids = [*np.resize(row, length - 1), model.end_token_id]
-        rows = np.array([token_ids] * batch, "int32")
-        requests.append(WarmupRequest("tokens", {"token_ids": rows}))
+        token_ids = _token_rows(model, row, batch, length)
+        requests.append(WarmupRequest("tokens", {"token_ids": token_ids}))
     _write(folder, requests)
+
+
+def _token_rows(
+    model: GenerativeModel, row: Sequence[int], batch: int, length: int
+) -> np.ndarray:
+    """Returns int32 token ids `(batch, length)` that repeat those of a row."""
+    token_ids = [*np.resize(row, length - 1), model.end_token_id]
+    return np.array([token_ids] * batch, "int32")
 
 
 def _array_requests(

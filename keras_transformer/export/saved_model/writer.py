@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shlex
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Unpack
 
@@ -22,10 +23,11 @@ from keras_transformer.export.checking import (
     rounding_error,
     sample_arrays,
     sample_texts,
+    sample_tokens,
 )
 from keras_transformer.export.model_support import (
     array_input,
-    check_in_graph,
+    source_kind,
     tokenizers_of,
 )
 from keras_transformer.export.saved_model.array_signatures import ArraySignatures
@@ -41,8 +43,12 @@ from keras_transformer.export.saved_model.quantization import (
     check_quantization,
     rounded_model,
 )
-from keras_transformer.export.saved_model.search_functions import DEFAULT_MAX_LENGTH
+from keras_transformer.export.saved_model.search_functions import (
+    DEFAULT_MAX_LENGTH,
+    SearchFunctions,
+)
 from keras_transformer.export.saved_model.signatures import Signatures
+from keras_transformer.export.saved_model.token_signatures import TokenSignatures
 from keras_transformer.export.saved_model.warmup import (
     WarmupShapes,
     check_warmup,
@@ -66,6 +72,7 @@ from keras_transformer_runtime.engines.model_description import (
 from keras_transformer_runtime.files import new_folder
 from keras_transformer_runtime.model_paths import is_version
 
+SIGNATURES = {"token_ids": TokenSignatures, "arrays": ArraySignatures}
 DEFAULT_WARMUP = ((1, 16), (1, 24), (1, 32), (1, 48))
 
 _USAGE = """```python
@@ -88,6 +95,15 @@ import tensorflow_text  # registers the operations of the tokenizer, if there is
 
 serve = tf.saved_model.load("{folder}").signatures["serving_default"]
 print(serve(source=tf.zeros({shape}, "{dtype}")))
+```"""
+
+_TOKEN_USAGE = """The sources and the outputs are token ids.
+
+```python
+import tensorflow as tf
+
+serve = tf.saved_model.load("{folder}").signatures["serving_default"]
+print(serve(token_ids=tf.constant([{row}]))["token_ids"])
 ```"""
 
 
@@ -157,6 +173,17 @@ def export_saved_model(
       `(batch, num_layers, num_heads, target_length, source_length)`: the
       cross-attention of every head of every decoder block.
 
+    A model without tokenizers, or with a tokenizer that runs on the host, has these
+    signatures. A warning says so for the latter:
+
+    - `serving_default`: `token_ids`, int32 `(batch, source_length)`, padded. It returns
+      `token_ids`, int32 `(batch, num_hypotheses, target_length)`, `score`, `length` and
+      `truncated`.
+    - `tokens`: `token_ids`, and `seed`, int32 `(batch,)`, with the outputs above.
+    - `score`: `source` and `target`, int32, padded, `(batch, source_length)` and
+      `(batch, target_length)`. It returns `score`, float32 `(batch,)`, and
+      `token_scores`, float32 `(batch, target_length)`.
+
     A model with a `source_embedding` has these signatures, and needs no tokenizer:
 
     - `serving_default`: `source`, an array `(batch, ...)` of the shape and dtype of the
@@ -193,10 +220,10 @@ def export_saved_model(
     outputs; the signatures, and thus TensorFlow Serving, return the whole texts.
 
     Args:
-        model: a model with tokenizers, such as a `Seq2Seq` or an `Ensemble`, or any
-            other model that follows the protocol `GenerativeModel`. The input of a
-            `source_embedding` must have a known shape and dtype, as that of a
-            functional or sequential model has.
+        model: a model such as a `Seq2Seq` or an `Ensemble`, or any other model that
+            follows the protocol `GenerativeModel`. The input of a `source_embedding`
+            must have a known shape and dtype, as that of a functional or sequential
+            model has.
         filepath: folder to write, such as `saved_models/en-de/1`. It must not exist or
             be empty.
         search: the search; `None` = `model.default_search`, changed by `options`.
@@ -217,8 +244,8 @@ def export_saved_model(
             `{"training_data": "…", "figures": {"BLEU": 40.5}}`. Any name is allowed.
             The sections `intended_use`, `training_data`, `evaluation_data`,
             `figures`, `limitations` and `licence` are always in the card.
-        check_texts: texts for the check. `None` = texts created from the source
-            vocabulary.
+        check_texts: texts for the check, which requires a source tokenizer. `None` =
+            texts, or rows of token ids, created from the source vocabulary.
         check_sources: array `(batch, ...)`, sources for the check of a model with a
             `source_embedding`. `None` = standard normal numbers, 16 of them along axes
             of unknown size.
@@ -227,9 +254,10 @@ def export_saved_model(
         **options: options of the search by name, as in `GenerativeModel.generate`.
 
     Raises:
-        ValueError: if the model has no tokenizers, a number is out of range, options
-            are given together with a search, `quantization` is unknown, or `stop` is
-            given and `keras_transformer.json` would be missing.
+        ValueError: if a number is out of range, options are given together with a
+            search, `quantization` is unknown, `stop` is given and
+            `keras_transformer.json` would be missing, or `check_texts` are given and
+            the model has no tokenizers.
         FileExistsError: if `filepath` exists and is not an empty folder.
         RuntimeError: if the SavedModel does not return the texts of `generate`, or a
             child process fails or takes longer than an hour.
@@ -247,9 +275,7 @@ def export_saved_model(
         - [Mitchell et al., 2019](https://arxiv.org/abs/1810.03993), section 4
     """
     model = without_lora(model)
-    is_array = model.source_spec is not None
-    if not is_array:
-        check_in_graph(tokenizers_of(model))
+    _warn_of_tokens(model)
     check_quantization(model, quantization)
     check_warmup(warmup)
     pair = language_pair(languages)
@@ -258,7 +284,7 @@ def export_saved_model(
     check_request(request)
     recorded = _recorded_options(model, request, stop)
     if constraints:
-        _check_constraints(request, is_array)
+        _check_constraints(model, request)
     check_weights(model)
     sources = _sources_of_check(model, check_texts, check_sources)
     with new_folder(filepath) as folder:
@@ -309,10 +335,10 @@ def _recorded_options(
     A search, lengths or sources without options in the commands have none.
     """
     check_stop(stop)
-    if model.source_spec is not None:
+    if source_kind(model) != "texts":
         if stop:
             raise ValueError(
-                "`stop` must not be given for a model whose sources are arrays; "
+                "`stop` must not be given for a SavedModel whose sources are no texts; "
                 f"received `stop={stop!r}`. Cut the outputs of the SavedModel."
             )
         return None
@@ -324,13 +350,36 @@ def _recorded_options(
         return None
 
 
+def _warn_of_tokens(model: GenerativeModel) -> None:
+    """Warns if the model takes texts, and its SavedModel takes token ids."""
+    for side in ("source", "target"):
+        tokenizer = getattr(model, f"{side}_tokenizer")
+        is_text = model.source_spec is None and tokenizer is not None
+        if is_text and not tokenizer.in_graph:
+            warnings.warn(
+                "The SavedModel takes and returns token ids, since no graph can "
+                f"contain `{side}_tokenizer={tokenizer!r}`.",
+                stacklevel=3,
+            )
+            return
+
+
 def _sources_of_check(
     model: GenerativeModel,
     check_texts: Sequence[str] | None,
     check_sources: Sequence[ArrayLike] | np.ndarray | None,
 ) -> Sources:
-    if model.source_spec is None:
-        return list(() if check_texts is None else check_texts) or sample_texts(model)
+    texts = list(() if check_texts is None else check_texts)
+    match source_kind(model):
+        case "texts":
+            return texts or sample_texts(model)
+        case "token_ids" if not texts:
+            return sample_tokens(model)
+        case "token_ids":
+            rows: list[list[int]] = (
+                tokenizers_of(model).source.tokenize(texts, add_end=True).to_list()
+            )
+            return rows
     if check_sources is None or len(check_sources) == 0:
         check_sources = sample_arrays(model)
     return np.stack(source_rows(model, check_sources, "check_sources"))
@@ -343,20 +392,20 @@ def _write(
     quantization: str | None,
     constraints: bool = False,
 ) -> None:
-    signatures: Signatures | ArraySignatures
-    if model.source_spec is None:
+    signatures: SearchFunctions
+    if (kind := source_kind(model)) == "texts":
         signatures = Signatures(model, request, quantization, constraints)
     else:
-        signatures = ArraySignatures(model, request, quantization)
+        signatures = SIGNATURES[kind](model, request, quantization)
     tf.saved_model.save(signatures, str(folder), signatures=signatures.functions)
     compact(folder)
 
 
-def _check_constraints(request: Request, is_array: bool) -> None:
-    if is_array:
+def _check_constraints(model: GenerativeModel, request: Request) -> None:
+    if source_kind(model) != "texts":
         raise ValueError(
-            "`constraints` must be `False` for a model whose sources are arrays; "
-            "received `constraints=True`."
+            "`constraints` must be `False` for a SavedModel whose sources are no "
+            "texts; received `constraints=True`."
         )
     check_finds_phrases(request.search)
 
@@ -370,7 +419,7 @@ def _check(
 ) -> float:
     """Checks the outputs; returns the error of log-probabilities due to rounding."""
     compare: Callable[..., None] = compare_tokens
-    if model.source_spec is None:
+    if source_kind(model) == "texts":
         compare = compare_texts
     if quantization is None:
         compare(model, folder, request, sources)
@@ -409,13 +458,18 @@ def _limits(model: GenerativeModel) -> dict[str, int]:
     }
 
 
-def _usage(model: GenerativeModel, folder: pathlib.Path, text: str | np.ndarray) -> str:
+def _usage(
+    model: GenerativeModel, folder: pathlib.Path, source: str | list[int] | np.ndarray
+) -> str:
     name = _model_name(folder)
     path = f"{name}/{folder.name}" if is_version(folder.name) else folder.name
-    if not isinstance(text, str):
+    if isinstance(source, list):
+        return _TOKEN_USAGE.format(folder=path, row=source)
+    if isinstance(source, np.ndarray):
         _, dtype = array_input(model)
-        return _ARRAY_USAGE.format(folder=path, dtype=dtype, shape=(1, *text.shape))
-    quoted = json.dumps(text, ensure_ascii=False)
+        shape = (1, *source.shape)
+        return _ARRAY_USAGE.format(folder=path, dtype=dtype, shape=shape)
+    quoted = json.dumps(source, ensure_ascii=False)
     body = shlex.quote(f'{{"instances": [{quoted}]}}')
     return _USAGE.format(folder=path, name=name, text=quoted, body=body)
 

@@ -10,10 +10,9 @@ from keras_transformer import (
     NoRepeatNGram,
     RelativeLength,
     Sampling,
-    Seq2Seq,
     SuppressTokens,
 )
-from keras_transformer.export import describe_signatures, export_saved_model
+from keras_transformer.export import describe_signatures
 from keras_transformer.export.saved_model.search_functions import (
     powers_of_two,
     round_up,
@@ -135,16 +134,6 @@ def test_sampling_logits_processors_and_lengths_of_generate(tmp_path):
 
 @pytest.mark.once("torch")
 def test_other_models_and_formats(tmp_path):
-    model = Seq2Seq(
-        num_layers=1,
-        hidden_dim=6,
-        intermediate_dim=7,
-        num_heads=3,
-        vocabulary_size=11,
-    )
-    message = "`model` must have tokenizers to be exported; .* Pass tokenizers"
-    with pytest.raises(ValueError, match=message):
-        export_saved_model(model, tmp_path / "1", SEARCH)
     with pytest.raises(ValueError, match="for ONNX; .*class `Bigrams`. Use `format="):
         bigrams().export(tmp_path / "2", format="onnx")
     assert list(tmp_path.iterdir()) == []
