@@ -22,7 +22,7 @@ OBJECTS = (
     "residual_options",
 )
 # The same of models.
-MODEL_OBJECTS = (*OBJECTS, "source_embedding")
+MODEL_OBJECTS = (*OBJECTS, "source_embedding", "encoder")
 
 
 class TransformerLayer(QuantizedLayers):

@@ -4,6 +4,7 @@ from keras_transformer.models.causal_lm import CausalLM
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.models.seq2seq import Seq2Seq
+from keras_transformer.models.text_classifier import Classification, TextClassifier
 from keras_transformer.models.text_encoder import TextEncoder
 from keras_transformer_runtime.presets import PRESETS
 
@@ -13,5 +14,7 @@ __all__ = [
     "Ensemble",
     "GenerativeModel",
     "Seq2Seq",
+    "Classification",
+    "TextClassifier",
     "TextEncoder",
 ]

@@ -39,10 +39,10 @@ TOKENIZERS = ("tokenizer.json", "source_tokenizer.json", "target_tokenizer.json"
 
 def save_preset(model: Any, preset_dir: Any) -> None:
     """Writes a model to a folder; see `GenerativeModel.save_to_preset`."""
-    if not model.presets:
+    if not hasattr(model, "own_tokenizers"):
         raise TypeError(
-            "`save_to_preset` requires a model with named sizes, such as `Seq2Seq`; "
-            f"received a model of the class {type(model).__name__}. Save each of its "
+            "`save_to_preset` requires a single model, such as a `Seq2Seq`; received "
+            f"a model of the class {type(model).__name__}. Save each of its "
             "`models`, or use `save`."
         )
     serialized = keras.saving.serialize_keras_object(model)
@@ -70,10 +70,11 @@ def load_preset(cls: Any, preset: str, load_weights: bool, overrides: Config) ->
     is_handle = str(preset).startswith(HUB)
     folder = download_preset(preset) if is_handle else pathlib.Path(preset)
     if not folder.is_dir():
+        sizes = ", ".join(map(repr, cls.presets))
+        names = f"one of {sizes}, " if sizes else ""
         raise ValueError(
-            f"`preset` must be one of {', '.join(map(repr, cls.presets))}, a folder "
-            "that `save_to_preset` wrote, or 'hf://user/name'; received "
-            f"`preset={preset!r}`."
+            f"`preset` must be {names}a folder that `save_to_preset` wrote, or "
+            f"'hf://user/name'; received `preset={preset!r}`."
         )
     metadata = read_json(checked_file(folder / METADATA, "preset"))
     _check_version(metadata, folder)

@@ -1,11 +1,14 @@
 """The encoder-only Transformer: a vector for each token of a text."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import keras
+import numpy as np
 from keras import ops
 
+from keras_transformer.backend.compiling import compile_function
 from keras_transformer.backend.processes import written_by_first_process
 from keras_transformer.layers import (
     EncoderStack,
@@ -22,6 +25,15 @@ from keras_transformer.layers.transformer_layer import (
     MODEL_OBJECTS,
     deserialize_objects,
 )
+from keras_transformer.models.encoder_model import (
+    EncoderModel,
+    Row,
+    Texts,
+    as_texts,
+    check_pooling,
+    pool_tokens,
+    warn_of_cut_texts,
+)
 from keras_transformer.models.file_checks import check_fits_memory
 from keras_transformer.models.vocabularies import check_limit, find_sizes
 from keras_transformer.types import Config, Options, Path, Shape, Tensor, TokenIds
@@ -35,8 +47,10 @@ T = TypeVar("T")
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class TextEncoder(keras.Model):
+class TextEncoder(EncoderModel):
     """Encoder-only Transformer: a vector for each token of a text.
+
+    `embed` returns a vector for each text.
 
     It consists of token embeddings plus positions, and a stack of encoder blocks. With
     the arguments of the example, it is the encoder of BERT. It is a Keras model, whose
@@ -81,6 +95,8 @@ class TextEncoder(keras.Model):
             determines it.
         tokenizer: tokenizer of the texts (see `keras_transformer.text`), saved with
             the model.
+        pair_separators: int, number of end tokens between the two texts of a pair: 1 in
+            BERT, 2 in RoBERTa.
         **kwargs: `name`, `dtype` and the other arguments of `keras.Model`.
 
     Call arguments:
@@ -144,10 +160,12 @@ class TextEncoder(keras.Model):
         max_length: int | None = None,
         pad_token_id: int = 0,
         tokenizer: "Tokenizer | None" = None,
+        pair_separators: int = 1,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         check_ints(1, num_layers=num_layers, hidden_dim=hidden_dim)
+        check_ints(1, pair_separators=pair_separators)
         check_ints(0, num_segments=num_segments, pad_token_id=pad_token_id)
         self.num_layers = num_layers
         self.hidden_dim = hidden_dim
@@ -155,6 +173,7 @@ class TextEncoder(keras.Model):
         self.scale_embeddings = scale_embeddings
         self.normalize_embeddings = normalize_embeddings
         self.use_pooler = use_pooler
+        self.pair_separators = pair_separators
         positions = positions or PositionalEncoding()
         keep_untracked(self, positions)
         self.max_length = check_limit(max_length, positions, "max_length")
@@ -257,6 +276,104 @@ class TextEncoder(keras.Model):
     ) -> tuple[int | None, ...]:
         return (*_parse(inputs_shape)[0], self.hidden_dim)
 
+    def embed(
+        self,
+        texts: Texts,
+        pooling: str = "mean",
+        normalize: bool = False,
+        batch_size: int = 64,
+    ) -> np.ndarray:
+        """Computes a vector for each text.
+
+        Args:
+            texts: str, or list or array of str; list of pairs of str; or list of rows
+                of int token ids, with start and end. A text with more tokens than
+                `max_length` is cut, and a warning says how many are.
+            pooling: `"mean"` or `"max"` over the tokens of a text, `"cls"`, the vector
+                of the first token, or `"pooler"`, the output of the pooler.
+            normalize: bool, whether the vectors are divided by their length, so that
+                the product of two vectors is their cosine similarity.
+            batch_size: int, number of texts that are computed together.
+
+        Returns:
+            float32 array `(texts, hidden_dim)`.
+
+        Raises:
+            ValueError: if `texts` or `pooling` have another form, or the model lacks a
+                tokenizer or a pooler.
+
+        Example:
+
+        ```python
+        encoder = load_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+        a, b = encoder.embed(["A man sleeps.", "Someone is asleep."], normalize=True)
+        print(a @ b)
+        ```
+
+        References:
+            - [Reimers and Gurevych, 2019](https://arxiv.org/abs/1908.10084)
+        """
+        check_pooling(pooling, self.use_pooler)
+        rows = self.rows_of_texts(texts, "texts")
+        function = self._embeddings.get((pooling, normalize))
+        if function is None:
+
+            def vectors(inputs: Mapping[str, TokenIds]) -> Tensor:
+                found = self.pool_texts(inputs, self(inputs, training=False), pooling)
+                return ops.normalize(found, axis=-1) if normalize else found
+
+            function = compile_function(vectors, self)
+            self._embeddings[pooling, normalize] = function
+        found = self.apply_to_rows(function, rows, self.paddings, batch_size)
+        return np.reshape(np.array(found, "float32"), (len(rows), self.hidden_dim))
+
+    @functools.cached_property
+    def _embeddings(self) -> dict[tuple[str, bool], Callable[..., Tensor]]:
+        return {}
+
+    @property
+    def paddings(self) -> dict[str, int]:
+        """The padding of each input."""
+        segments = {"segment_ids": 0} if self.num_segments else {}
+        return {"token_ids": self.pad_token_id, **segments}
+
+    def rows_of_texts(self, texts: Texts, argument: str) -> list[Row]:
+        """Returns the inputs for each text; warns of texts that are cut."""
+        entries = as_texts(texts, argument)
+        if entries.token_ids is not None:
+            return [
+                {"token_ids": row, "segment_ids": [0] * len(row)}
+                for row in entries.token_ids
+            ]
+        tokenizer = self.require_tokenizer(argument)
+        if not entries.first:
+            return []
+        from keras_transformer.dataset.encoder_inputs import encode_texts
+
+        encoded = encode_texts(
+            tokenizer,
+            entries.first,
+            entries.second,
+            self.max_length,
+            self.pair_separators,
+        )
+        if self.max_length is not None:
+            warn_of_cut_texts(encoded.is_cut.numpy(), self.max_length)
+        parts = (encoded.token_ids.to_list(), encoded.segment_ids.to_list())
+        return [
+            {"token_ids": token_ids, "segment_ids": segment_ids}
+            for token_ids, segment_ids in zip(*parts, strict=True)
+        ]
+
+    def pool_texts(
+        self, inputs: Mapping[str, TokenIds], encoded: Tensor, pooling: str
+    ) -> Tensor:
+        """Returns a vector for each text, float32 `(batch, hidden_dim)`."""
+        if pooling == "pooler":
+            return ops.cast(self.pool(encoded), "float32")
+        mask = padding_mask(_parse(inputs)[0], self.pad_token_id)
+        return pool_tokens(encoded, mask, pooling)
+
     def pool(self, encoded: Tensor) -> Tensor:
         """Applies the pooler to the vector of the first token.
 
@@ -301,7 +418,7 @@ class TextEncoder(keras.Model):
         names = (
             *("num_layers", "hidden_dim", "vocabulary_size", "num_segments"),
             *("scale_embeddings", "normalize_embeddings", "use_pooler"),
-            *("rematerialize", "max_length", "pad_token_id"),
+            *("rematerialize", "max_length", "pad_token_id", "pair_separators"),
         )
         return {
             **super().get_config(),

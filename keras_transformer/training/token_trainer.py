@@ -20,6 +20,7 @@ from keras_transformer.backend.distribution import (
     share_of_replica,
     sum_over_replicas,
 )
+from keras_transformer.backend.jax_state import kept_variables, with_callbacks
 from keras_transformer.backend.keras_internals import build_from_dataset
 from keras_transformer.backend.micro_batches import train_in_micro_batches
 from keras_transformer.backend.processes import is_first_process, with_equal_batches
@@ -209,9 +210,11 @@ class TokenTrainer(keras.Model):
         verbose = arguments.get("verbose", "auto") if is_first_process() else 0
         with (
             explained_errors(self._check_ids(arguments)),
+            kept_variables() as own,
             within_fit(callbacks),
             shown_progress(callbacks, verbose) as arguments["verbose"],
         ):
+            arguments["callbacks"] = with_callbacks(arguments["callbacks"], own)
             return super().fit(**arguments)
 
     def _check_ids(self, arguments: Config) -> TokenChecks:

@@ -1,0 +1,101 @@
+"""Batches of texts and their labels as inputs of a model, for `fit` and `evaluate`."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+# Texts, pairs of texts or words to the inputs of a model.
+ToInputs: TypeAlias = Callable[[Any], Any]
+# Labels, and the inputs, to the targets of a model and weights or `None`.
+ToTargets: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
+
+
+def has_texts(dataset: tf.data.Dataset) -> bool:
+    """Returns whether the sources of a dataset are strings."""
+    spec = dataset.element_spec
+    sources = spec[0] if isinstance(spec, tuple) else spec
+    return all(each.dtype == tf.string for each in tf.nest.flatten(sources))
+
+
+def batch_rows(
+    sources: Any,
+    labels: Any,
+    weights: Any,
+    batch_size: int,
+    shuffle: bool,
+    seed: int,
+) -> tf.data.Dataset:
+    """Returns a dataset of batches of rows, in another order in each epoch."""
+    parts = (sources, labels) if weights is None else (sources, labels, weights)
+    dataset = tf.data.Dataset.from_tensor_slices(parts)
+    if shuffle:
+        dataset = dataset.shuffle(len(dataset), seed=seed)
+    return dataset.batch(batch_size)
+
+
+def convert_batches(
+    dataset: tf.data.Dataset,
+    to_inputs: ToInputs,
+    to_targets: ToTargets,
+    batch_size: int,
+    batch_rank: int,
+) -> tf.data.Dataset:
+    """Converts a dataset of sources, labels and optional weights, batched or not.
+
+    `batch_rank` is the number of axes of a batch of sources.
+    """
+    spec = dataset.element_spec
+    first = tf.nest.flatten(spec[0] if isinstance(spec, tuple) else spec)[0]
+    if first.shape.rank == batch_rank - 1:
+        is_row = batch_rank == 2  # of words
+        batch = dataset.ragged_batch if is_row else dataset.batch
+        dataset = batch(batch_size)
+    elif first.shape.rank != batch_rank:
+        raise ValueError(
+            f"`x` must be a dataset of strings, batched or not; received {first}."
+        )
+
+    @tf.autograph.experimental.do_not_convert
+    def convert(sources: Any, labels: Any = None, weights: Any = None) -> Any:
+        inputs = to_inputs(sources)
+        if labels is None:
+            return inputs
+        targets, own = to_targets(labels, inputs)
+        if weights is not None:
+            own = weights if own is None else own * weights[:, None]
+        return (inputs, targets) if own is None else (inputs, targets, own)
+
+    return dataset.map(convert, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def class_ids(labels: tf.Tensor, names: list[str], argument: str) -> tf.Tensor:
+    """Converts labels, names or numbers of classes, to int32 numbers of the same shape.
+
+    The computation fails for an unknown label.
+    """
+    if labels.dtype != tf.string:
+        ids = tf.cast(labels, tf.int32)
+        known = (ids >= 0) & (ids < len(names))
+    else:
+        numbers = tf.range(len(names), dtype=tf.int32)
+        entries = tf.lookup.KeyValueTensorInitializer(tf.constant(names), numbers)
+        ids = tf.lookup.StaticHashTable(entries, -1).lookup(labels)
+        known = ids >= 0
+    unknown = tf.boolean_mask(labels, ~known)
+    message = f"`{argument}` must be among the names or numbers of classes; received"
+    checked = tf.debugging.Assert(tf.reduce_all(known), [message, unknown])
+    with tf.control_dependencies([checked]):
+        return tf.identity(ids)
+
+
+def when_any(conditions: tf.Tensor, function: Callable[[], None]) -> tf.Tensor:
+    """Calls a function, also in a graph, if a bool tensor has `True`."""
+
+    def call(values: np.ndarray) -> np.ndarray:
+        if values.any():
+            function()
+        return values
+
+    return tf.numpy_function(call, [conditions], tf.bool)

@@ -1,0 +1,327 @@
+"""What `TextClassifier` and `TokenClassifier` share."""
+
+import functools
+import random
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.backend.compiling import compile_function
+from keras_transformer.backend.jax_state import kept_variables, with_callbacks
+from keras_transformer.layers.argument_errors import explains_arguments
+from keras_transformer.layers.transformer_layer import (
+    MODEL_OBJECTS,
+    deserialize_objects,
+)
+from keras_transformer.models.encoder_model import EncoderModel
+from keras_transformer.models.text_encoder import TextEncoder
+from keras_transformer.types import Config, Tensor, TokenIds
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from keras_transformer.text import Tokenizer
+
+
+class Classifier(EncoderModel):
+    """Base class of a `TextEncoder` with a layer of logits of classes.
+
+    The arguments are those of `TextClassifier`.
+    """
+
+    batch_rank: int  # axes of a batch of sources
+
+    @explains_arguments
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        class_names: Sequence[str],
+        *,
+        dropout: float = 0.1,
+        tokenizer: "Tokenizer | None" = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        if not isinstance(encoder, TextEncoder):
+            raise ValueError(
+                "`encoder` must be a `TextEncoder`; received a "
+                f"`{type(encoder).__name__}`."
+            )
+        if encoder.tokenizer is None:
+            encoder.tokenizer = tokenizer
+        self.encoder = encoder
+        self.class_names = check_class_names(class_names)
+        self.dropout = dropout
+        self.output_dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.output_dense = keras.layers.Dense(
+            len(self.class_names), dtype=self.dtype_policy, name="output"
+        )
+        self.output_dense.build((None, encoder.hidden_dim))
+        self.built = True
+
+    @property
+    def tokenizer(self) -> "Tokenizer | None":  # type: ignore[override]
+        """The tokenizer of the encoder."""
+        return self.encoder.tokenizer
+
+    @property
+    def pad_token_id(self) -> int:  # type: ignore[override]
+        """The id of padding."""
+        return self.encoder.pad_token_id
+
+    @property
+    def max_length(self) -> int | None:  # type: ignore[override]
+        """The maximum number of tokens of a text."""
+        return self.encoder.max_length
+
+    @abstractmethod
+    def default_loss(self) -> keras.Loss:
+        """Returns the loss of `compile`."""
+
+    @abstractmethod
+    def check_sources(self, sources: Any, argument: str) -> Any:
+        """Returns a list of texts or words as values of a dataset."""
+
+    @abstractmethod
+    def check_labels(self, labels: Any, argument: str) -> np.ndarray:
+        """Returns the labels of a list of texts as numbers."""
+
+    @abstractmethod
+    def to_inputs(self, sources: Any) -> dict[str, "tf.Tensor"]:
+        """Converts a batch of texts to inputs, in a graph of TensorFlow."""
+
+    @abstractmethod
+    def to_targets(self, labels: Any, inputs: Mapping[str, "tf.Tensor"]) -> Any:
+        """Converts the labels of a batch to targets and weights, in a graph."""
+
+    def compile(
+        self,
+        optimizer: Any = "adam",
+        loss: Any = None,
+        metrics: Any = None,
+        weighted_metrics: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Configures training as `keras.Model.compile` does, with defaults.
+
+        Args:
+            optimizer: the optimizer. An encoder that was loaded needs a small learning
+                rate, such as `keras.optimizers.AdamW(5e-5)`.
+            loss: the loss; `None` = the cross-entropy of the classes.
+            metrics: list of metrics; `None`, with `weighted_metrics=None` = the
+                accuracy.
+            weighted_metrics: list of metrics of the labels that count.
+            **kwargs: further arguments of `keras.Model.compile`.
+        """
+        if metrics is None and weighted_metrics is None:
+            weighted_metrics = ["accuracy"]
+        super().compile(
+            optimizer,
+            self.default_loss() if loss is None else loss,
+            metrics=metrics,
+            weighted_metrics=weighted_metrics,
+            **kwargs,
+        )
+
+    def get_compile_config(self) -> Config:
+        """Returns the arguments of `compile`, for a file."""
+        config: Config = super().get_compile_config()
+        return config
+
+    def compile_from_config(self, config: Config) -> None:
+        """Compiles the model with the arguments of a file."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: str | int = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: dict[int, float] | None = None,
+        sample_weight: Any = None,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
+        """Trains as `keras.Model.fit` does, with texts and labels.
+
+        Args:
+            x: texts: a list, or a `tf.data.Dataset` of texts and labels, batched or
+                not, with the weights of the texts as an optional third part. Inputs
+                that are not texts are passed to `keras.Model.fit` as they are.
+            y: the labels of a list, names or numbers of classes.
+            batch_size: int, number of texts of a batch; `None` = 32.
+            epochs: int, number of epochs.
+            verbose: as in `keras.Model.fit`.
+            callbacks: list of callbacks.
+            validation_split: float, the part at the end of a list that is not trained
+                on, if there are no `validation_data`.
+            validation_data: a dataset, or a tuple of texts and labels.
+            shuffle: bool, whether each epoch has a list in another order.
+            class_weight: dictionary of the weights of classes by their numbers.
+            sample_weight: list of float, the weights of the texts of a list.
+            **kwargs: further arguments of `keras.Model.fit`.
+
+        Returns:
+            A `keras.callbacks.History`.
+
+        Raises:
+            ValueError: if a label is unknown or has the wrong type, or the numbers of
+                texts and labels differ. The message names the row.
+        """
+        size = batch_size or 32
+        if validation_split and self._is_text(x) and validation_data is None:
+            count = len(x) - round(len(x) * validation_split)
+            validation_data = (x[count:], y[count:])
+            x, y = x[:count], y[:count]
+            sample_weight = None if sample_weight is None else sample_weight[:count]
+        if isinstance(validation_data, tuple) and self._is_text(validation_data[0]):
+            validation_data = self._batches(*validation_data, batch_size=size)
+        elif self._is_text(validation_data):
+            validation_data = self._batches(validation_data, batch_size=size)
+        if self._is_text(x):
+            x = self._batches(x, y, sample_weight, size, shuffle)
+            y = sample_weight = batch_size = None
+            shuffle, validation_split = False, 0.0
+        with kept_variables() as own:
+            return super().fit(
+                x,
+                y,
+                batch_size,
+                epochs,
+                verbose,
+                with_callbacks(callbacks, own),
+                validation_split,
+                validation_data,
+                shuffle,
+                class_weight,
+                sample_weight,
+                **kwargs,
+            )
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: str | int = "auto",
+        sample_weight: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Evaluates as `keras.Model.evaluate` does; `x` and `y` are those of `fit`."""
+        if self._is_text(x):
+            x = self._batches(x, y, sample_weight, batch_size or 32)
+            y = sample_weight = batch_size = None
+        return super().evaluate(x, y, batch_size, verbose, sample_weight, **kwargs)
+
+    def _is_text(self, x: Any) -> bool:
+        """Returns whether data have texts rather than token ids."""
+        if hasattr(x, "element_spec"):
+            from keras_transformer.dataset.labelled_batches import has_texts
+
+            return has_texts(x)
+        while isinstance(x, list | tuple | np.ndarray) and len(x):
+            x = x[0]
+        return isinstance(x, str | bytes)
+
+    def _batches(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        batch_size: int = 32,
+        shuffle: bool = False,
+    ) -> "tf.data.Dataset":
+        self.require_tokenizer("x")
+        from keras_transformer.dataset.labelled_batches import (
+            batch_rows,
+            convert_batches,
+        )
+
+        if not hasattr(x, "element_spec"):
+            sources, labels = self.check_sources(x, "x"), self.check_labels(y, "y")
+            if len(y) != len(x):
+                raise ValueError(
+                    "`y` must have a label for each entry of `x`; received "
+                    f"{len(y)} labels and {len(x)} entries."
+                )
+            seed = random.randrange(2**31)  # `keras.utils.set_random_seed` sets it
+            x = batch_rows(sources, labels, sample_weight, batch_size, shuffle, seed)
+        return convert_batches(
+            x, self.to_inputs, self.to_targets, batch_size, self.batch_rank
+        )
+
+    @functools.cached_property
+    def compiled_probabilities(self) -> Callable[..., Tensor]:
+        """The compiled function of inputs to probabilities, in float32."""
+
+        def probabilities(inputs: Mapping[str, TokenIds]) -> Tensor:
+            return self.to_probabilities(self(inputs, training=False))
+
+        return compile_function(probabilities, self)
+
+    def to_probabilities(self, logits: Tensor) -> Tensor:
+        """Converts logits to float32 probabilities of the classes."""
+        return ops.softmax(ops.cast(logits, "float32"), axis=-1)
+
+    def get_config(self) -> Config:
+        serialize = keras.saving.serialize_keras_object
+        encoder = serialize(self.encoder)
+        encoder["config"]["tokenizer"] = None
+        return {
+            **super().get_config(),
+            "encoder": encoder,
+            "class_names": self.class_names,
+            "dropout": self.dropout,
+            "tokenizer": serialize(self.tokenizer),
+        }
+
+    @classmethod
+    def from_config(cls, config: Config, custom_objects: Config | None = None) -> Self:
+        """Creates a model from its configuration, if it fits in the memory."""
+        config = deserialize_objects(config, MODEL_OBJECTS)
+        if isinstance(config.get("tokenizer"), dict):
+            from keras_transformer import text  # noqa: F401 (registers tokenizers)
+
+            config["tokenizer"] = keras.saving.deserialize_keras_object(
+                config["tokenizer"], custom_objects
+            )
+        return cls(**config)
+
+
+def check_class_names(class_names: Sequence[str]) -> list[str]:
+    """Returns the names as a list, or raises `ValueError`."""
+    names = [] if isinstance(class_names, str) else list(class_names)
+    is_valid = len(names) > 1 and len({*names}) == len(names)
+    if not is_valid or not all(isinstance(name, str) for name in names):
+        raise ValueError(
+            "`class_names` must have at least two different names; received "
+            f"`class_names={class_names!r:.200}`."
+        )
+    return [str(name) for name in names]
+
+
+def check_label(label: Any, names: Sequence[str], argument: str, number: int) -> int:
+    """Returns the number of a class, given as a name or a number."""
+    if isinstance(label, str | bytes):
+        name = label.decode() if isinstance(label, bytes) else str(label)
+        if name in names:
+            return names.index(name)
+    elif isinstance(label, int | np.integer) and not isinstance(label, bool | np.bool):
+        place = int(label)
+        if 0 <= place < len(names):
+            return place
+    known = ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
+    raise ValueError(
+        f"`{argument}` must have names of classes ({known}) or numbers from 0 to "
+        f"{len(names) - 1}; received {label!r:.80} in row {number}."
+    )

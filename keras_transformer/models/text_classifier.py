@@ -1,0 +1,246 @@
+"""A classifier of texts."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.models.classifier import Classifier, check_label
+from keras_transformer.models.encoder_model import (
+    Texts,
+    as_texts,
+    check_pooling,
+    warn_of_cut_data,
+)
+from keras_transformer.models.text_encoder import TextEncoder
+from keras_transformer.types import Config, Shape, Tensor, TokenIds
+from keras_transformer_runtime.arguments import check_numbers
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from keras_transformer.text import Tokenizer
+
+THRESHOLD = 0.5  # probability from which on a text has one of several labels
+
+
+class Classification(NamedTuple):
+    """The class of a text.
+
+    Attributes:
+        label: str, the most probable class; of a model with `multi_label`, the list of
+            all classes with a probability of at least the threshold.
+        score: float, its probability; with `multi_label`, the list of theirs.
+        probabilities: dictionary of the probability of each class.
+    """
+
+    label: str | list[str]
+    score: float | list[float]
+    probabilities: dict[str, float]
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class TextClassifier(Classifier):
+    """Classifier of texts: a `TextEncoder`, a pooling and a dense layer.
+
+    It is trained by `fit` with texts and labels, on every backend, and `classify`
+    returns the classes of texts.
+
+    Args:
+        encoder: a `TextEncoder` with a tokenizer, new or from `load_pretrained`. It is
+            trained with the classifier; `encoder.trainable = False` prevents this.
+        class_names: list of str, the names of the classes.
+        multi_label: bool, whether a text can have several classes, or none.
+        pooling: how the vectors of the tokens become one: `"mean"`, `"max"`, `"cls"`
+            (the vector of the first token), or `"pooler"`. `None` = the pooler, if the
+            encoder has one, and otherwise the mean.
+        dropout: float in [0, 1), dropout rate of the pooled vector.
+        tokenizer: tokenizer of an encoder that has none.
+        **kwargs: `name`, `dtype` and the other arguments of `keras.Model`.
+
+    Call arguments:
+        inputs: the inputs of a `TextEncoder`: int tensor `(batch, length)` of token
+            ids, or a dictionary of `"token_ids"` and `"segment_ids"`.
+        training: bool, whether dropout is applied.
+
+    Returns:
+        Tensor `(batch, classes)` of logits in the compute dtype.
+
+    Raises:
+        ValueError: if an argument is out of range, or does not agree with another one.
+
+    Example:
+
+    >>> tokenizer = CharacterTokenizer.train(lines=["abc"])
+    >>> encoder = TextEncoder(
+    ...     num_layers=1,
+    ...     hidden_dim=8,
+    ...     intermediate_dim=16,
+    ...     num_heads=2,
+    ...     tokenizer=tokenizer,
+    ... )
+    >>> model = TextClassifier(encoder, class_names=["ham", "spam"])
+    >>> model.compile("adam")
+    >>> history = model.fit(["ab", "ba"], ["ham", "spam"], verbose=0)
+    >>> found = model.classify("abc")
+    >>> sorted(found[0].probabilities)
+    ['ham', 'spam']
+
+    References:
+        - [Devlin et al., 2019](https://arxiv.org/abs/1810.04805), section 4.1
+    """
+
+    batch_rank = 1
+
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        class_names: Sequence[str],
+        *,
+        multi_label: bool = False,
+        pooling: str | None = None,
+        dropout: float = 0.1,
+        tokenizer: "Tokenizer | None" = None,
+        **kwargs: Any,
+    ):
+        super().__init__(
+            encoder, class_names, dropout=dropout, tokenizer=tokenizer, **kwargs
+        )
+        self.multi_label = multi_label
+        default = "pooler" if encoder.use_pooler else "mean"
+        self.pooling = check_pooling(pooling or default, encoder.use_pooler)
+
+    def call(
+        self, inputs: TokenIds | Mapping[str, TokenIds], training: bool | None = None
+    ) -> Tensor:
+        encoded = self.encoder(inputs, training=training)
+        pooled = self.encoder.pool_texts(inputs, encoded, self.pooling)
+        pooled = ops.cast(pooled, self.compute_dtype)
+        return self.output_dense(self.output_dropout(pooled, training=training))
+
+    def compute_output_shape(
+        self, inputs_shape: Shape | Mapping[str, Shape]
+    ) -> tuple[int | None, ...]:
+        batch = self.encoder.compute_output_shape(inputs_shape)[0]
+        return (batch, len(self.class_names))
+
+    def classify(
+        self, texts: Texts, threshold: float = THRESHOLD, batch_size: int = 64
+    ) -> list[Classification]:
+        """Returns the classes of texts.
+
+        Args:
+            texts: str, or list or array of str; list of pairs of str; or list of rows
+                of int token ids, with start and end. A text with more tokens than
+                `max_length` is cut, and a warning says how many are.
+            threshold: float, the least probability of a label of a model with
+                `multi_label`.
+            batch_size: int, number of texts that are computed together.
+
+        Returns:
+            List of a `Classification` for each text.
+
+        Raises:
+            ValueError: if `texts` has another form, or the model has no tokenizer.
+        """
+        check_numbers(0, 1, threshold=threshold)
+        rows = self.encoder.rows_of_texts(texts, "texts")
+        paddings = self.encoder.paddings
+        found = self.apply_to_rows(
+            self.compiled_probabilities, rows, paddings, batch_size
+        )
+        return [self._classification(row, threshold) for row in found]
+
+    def _classification(self, row: np.ndarray, threshold: float) -> Classification:
+        values = dict(zip(self.class_names, row.tolist(), strict=True))
+        if self.multi_label:
+            chosen = {name: x for name, x in values.items() if x >= threshold}
+            return Classification([*chosen], [*chosen.values()], values)
+        best = max(values, key=values.__getitem__)
+        return Classification(best, values[best], values)
+
+    def to_probabilities(self, logits: Tensor) -> Tensor:
+        if self.multi_label:
+            return ops.sigmoid(ops.cast(logits, "float32"))
+        return super().to_probabilities(logits)
+
+    def default_loss(self) -> keras.Loss:
+        if self.multi_label:
+            return keras.losses.BinaryCrossentropy(from_logits=True)
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def check_sources(self, sources: Any, argument: str) -> Any:
+        entries = as_texts(sources, argument)
+        if entries.second is None:
+            return entries.first
+        return (entries.first, entries.second)
+
+    def check_labels(self, labels: Any, argument: str) -> np.ndarray:
+        if not self.multi_label:
+            found = [
+                check_label(label, self.class_names, argument, number)
+                for number, label in enumerate(labels)
+            ]
+            return np.array(found, "int32")
+        if isinstance(labels, np.ndarray) and labels.ndim == 2:
+            return labels.astype("float32")
+        targets = np.zeros((len(labels), len(self.class_names)), "float32")
+        for number, row in enumerate(labels):
+            if isinstance(row, str):
+                raise ValueError(
+                    f"`{argument}` must have a list of labels in each row of a model "
+                    f"with `multi_label=True`; received {row!r:.80} in row {number}."
+                )
+            for label in row:
+                place = check_label(label, self.class_names, argument, number)
+                targets[number, place] = 1
+        return targets
+
+    def to_inputs(self, sources: Any) -> "dict[str, tf.Tensor]":
+        from keras_transformer.dataset import encoder_inputs, labelled_batches
+
+        encoder = self.encoder
+        first, second = sources if isinstance(sources, tuple) else (sources, None)
+        encoded = encoder_inputs.encode_texts(
+            self.require_tokenizer("x"),
+            first,
+            second,
+            self.max_length,
+            encoder.pair_separators,
+        )
+        lengths = self.row_lengths()
+        segments = encoder_inputs.pad_rows(encoded.segment_ids, 0, lengths)
+        if (limit := self.max_length) is not None:
+            import tensorflow as tf
+
+            checked = labelled_batches.when_any(
+                encoded.is_cut, lambda: warn_of_cut_data(limit)
+            )
+            with tf.control_dependencies([checked]):
+                segments = tf.identity(segments)
+        token_ids = encoder_inputs.pad_rows(
+            encoded.token_ids, self.pad_token_id, lengths
+        )
+        return {"token_ids": token_ids, "segment_ids": segments}
+
+    def to_targets(
+        self, labels: Any, inputs: "Mapping[str, tf.Tensor]"
+    ) -> "tuple[tf.Tensor, None]":
+        import tensorflow as tf
+
+        from keras_transformer.dataset.labelled_batches import class_ids
+
+        if not self.multi_label:
+            return class_ids(labels, self.class_names, "y"), None
+        if isinstance(labels, tf.RaggedTensor):
+            count = len(self.class_names)
+            ids = class_ids(labels.flat_values, self.class_names, "y")
+            hot = labels.with_flat_values(tf.one_hot(ids, count))
+            return tf.reduce_max(hot.to_tensor(0.0, [None, None, count]), 1), None
+        return tf.cast(labels, tf.float32), None
+
+    def get_config(self) -> Config:
+        names = ("multi_label", "pooling")
+        return {**super().get_config(), **{n: getattr(self, n) for n in names}}

@@ -1,0 +1,235 @@
+"""A classifier of the words of sentences."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import keras
+from keras import ops
+from keras_transformer_runtime.labels import Span, find_spans
+
+from keras_transformer.models.classifier import Classifier, check_label
+from keras_transformer.models.encoder_model import (
+    Row,
+    warn_of_cut_data,
+    warn_of_cut_texts,
+)
+from keras_transformer.types import Shape, Tensor, TokenIds
+from keras_transformer_runtime.arguments import check_unicode
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class TaggedSentence(NamedTuple):
+    """The tags of a sentence.
+
+    Attributes:
+        words: list of str.
+        tags: list of str, the tag of each word; `None` for the words at the end that
+            the model does not see because the sentence is too long.
+        scores: list of float, the probability of each tag; 0 without a tag.
+        spans: list of `Span`s `(kind, start, end)`, such as the names of people, if
+            the tags are those of spans (BIO or BIOES).
+    """
+
+    words: list[str]
+    tags: list[str | None]
+    scores: list[float]
+    spans: list[Span]
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class TokenClassifier(Classifier):
+    """Classifier of words: a `TextEncoder` and a dense layer.
+
+    The tag of a word, such as its part of speech, is computed from the vector of its
+    first token. Tags such as `B-PER`, `I-PER` and `O` describe spans of words. The
+    model is trained by `fit` with sentences and tags, on every backend, and `tag`
+    returns the tags of sentences.
+
+    Args:
+        encoder: a `TextEncoder` with a tokenizer, new or from `load_pretrained`. It is
+            trained with the classifier; `encoder.trainable = False` prevents this.
+        class_names: list of str, the tags.
+        dropout: float in [0, 1), dropout rate of the vectors of words.
+        tokenizer: tokenizer of an encoder that has none.
+        **kwargs: `name`, `dtype` and the other arguments of `keras.Model`.
+
+    Call arguments:
+        inputs: dictionary of `"token_ids"`, int tensor `(batch, length)`, and
+            `"first_pieces"`, int tensor `(batch, words)`, the place of the first token
+            of each word. A place of 0, that of the start token, is padding.
+        training: bool, whether dropout is applied.
+
+    Returns:
+        Tensor `(batch, words, classes)` of logits in the compute dtype.
+
+    Raises:
+        ValueError: if an argument is out of range, or does not agree with another one.
+
+    Example:
+
+    >>> tokenizer = CharacterTokenizer.train(lines=["abc"])
+    >>> encoder = TextEncoder(
+    ...     num_layers=1,
+    ...     hidden_dim=8,
+    ...     intermediate_dim=16,
+    ...     num_heads=2,
+    ...     tokenizer=tokenizer,
+    ... )
+    >>> model = TokenClassifier(encoder, class_names=["O", "B-PER", "I-PER"])
+    >>> model.compile("adam")
+    >>> words, tags = [["a", "bc"], ["b"]], [["O", "B-PER"], ["O"]]
+    >>> history = model.fit(words, tags, verbose=0)
+    >>> model.tag(["a bc"])[0].words
+    ['a', 'bc']
+
+    References:
+        - [Devlin et al., 2019](https://arxiv.org/abs/1810.04805), section 5.3
+    """
+
+    batch_rank = 2
+
+    def call(
+        self, inputs: Mapping[str, TokenIds], training: bool | None = None
+    ) -> Tensor:
+        encoded = self.encoder(inputs["token_ids"], training=training)
+        places = ops.cast(inputs["first_pieces"], "int32")
+        vectors = ops.take_along_axis(encoded, places[:, :, None], axis=1)
+        return self.output_dense(self.output_dropout(vectors, training=training))
+
+    def compute_output_shape(
+        self, inputs_shape: Mapping[str, Shape]
+    ) -> tuple[int | None, ...]:
+        return (*inputs_shape["first_pieces"], len(self.class_names))
+
+    def tag(
+        self, sentences: str | Sequence[Any], batch_size: int = 64
+    ) -> list[TaggedSentence]:
+        """Returns the tags of the words of sentences.
+
+        Args:
+            sentences: str, or list of str, whose words are separated by white space; or
+                list of lists of words. Words that do not fit in `max_length` tokens
+                have no tag, and a warning says of how many sentences.
+            batch_size: int, number of sentences that are computed together.
+
+        Returns:
+            List of a `TaggedSentence` for each sentence.
+
+        Raises:
+            ValueError: if `sentences` has another form, or the model has no tokenizer.
+        """
+        words = split_words(sentences, "sentences")
+        rows = self._rows(words)
+        paddings = {"token_ids": self.pad_token_id, "first_pieces": 0}
+        found = self.apply_to_rows(
+            self.compiled_probabilities, rows, paddings, batch_size
+        )
+        tagged = []
+        for sentence, row, probabilities in zip(words, rows, found, strict=True):
+            own = probabilities[: len(row["first_pieces"])]
+            missing = len(sentence) - len(own)
+            tags = [self.class_names[place] for place in own.argmax(-1)]
+            scores = own.max(-1, initial=0.0).tolist()
+            tagged.append(
+                TaggedSentence(
+                    sentence,
+                    [*tags, *[None] * missing],
+                    [*scores, *[0.0] * missing],
+                    find_spans(tags, self.class_names),
+                )
+            )
+        return tagged
+
+    def _rows(self, sentences: list[list[str]]) -> list[Row]:
+        """Returns the inputs for each sentence; warns of those that are cut."""
+        tokenizer = self.require_tokenizer("sentences")
+        if not sentences:
+            return []
+        import tensorflow as tf
+
+        from keras_transformer.dataset.encoder_inputs import encode_words
+
+        words = tf.ragged.constant(sentences, tf.string, 1)
+        encoded = encode_words(tokenizer, words, self.max_length)
+        if self.max_length is not None:
+            warn_of_cut_texts(encoded.is_cut.numpy(), self.max_length, "sentences")
+        parts = (encoded.token_ids.to_list(), encoded.first_pieces.to_list())
+        return [
+            {"token_ids": token_ids, "first_pieces": first_pieces}
+            for token_ids, first_pieces in zip(*parts, strict=True)
+        ]
+
+    def default_loss(self) -> keras.Loss:
+        return keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="mean_with_sample_weight"
+        )
+
+    def check_sources(self, sources: Any, argument: str) -> Any:
+        import tensorflow as tf
+
+        return tf.ragged.constant(split_words(sources, argument), tf.string, 1)
+
+    def check_labels(self, labels: Any, argument: str) -> Any:
+        import tensorflow as tf
+
+        rows = [
+            [check_label(tag, self.class_names, argument, number) for tag in row]
+            for number, row in enumerate(labels)
+        ]
+        return tf.ragged.constant(rows, tf.int32, 1)
+
+    def to_inputs(self, sources: Any) -> "dict[str, tf.Tensor]":
+        import tensorflow as tf
+
+        from keras_transformer.dataset import encoder_inputs, labelled_batches
+
+        tokenizer = self.require_tokenizer("x")
+        encoded = encoder_inputs.encode_words(tokenizer, sources, self.max_length)
+        lengths = self.row_lengths()
+        token_ids = encoder_inputs.pad_rows(
+            encoded.token_ids, self.pad_token_id, lengths
+        )
+        if (limit := self.max_length) is not None:
+            checked = labelled_batches.when_any(
+                encoded.is_cut, lambda: warn_of_cut_data(limit, "sentences")
+            )
+            with tf.control_dependencies([checked]):
+                token_ids = tf.identity(token_ids)
+        first_pieces = encoder_inputs.pad_rows(encoded.first_pieces, 0, lengths)
+        return {"token_ids": token_ids, "first_pieces": first_pieces}
+
+    def to_targets(
+        self, labels: Any, inputs: "Mapping[str, tf.Tensor]"
+    ) -> "tuple[tf.Tensor, tf.Tensor]":
+        import tensorflow as tf
+
+        from keras_transformer.dataset.labelled_batches import class_ids
+
+        ids = class_ids(labels.flat_values, self.class_names, "y")
+        places = inputs["first_pieces"]
+        shape = tf.shape(places)
+        targets = labels.with_flat_values(ids)[:, : shape[1]].to_tensor(0, shape=shape)
+        return targets, tf.cast(places > 0, tf.float32)
+
+
+def split_words(sentences: str | Sequence[Any], argument: str) -> list[list[str]]:
+    """Returns the words of sentences, which are texts or lists of words."""
+    entries = [sentences] if isinstance(sentences, str) else list(sentences)
+    found: list[list[str]] = []
+    for number, entry in enumerate(entries):
+        words = entry.split() if isinstance(entry, str) else list(entry)
+        words = [
+            word.decode("utf-8", "replace") if isinstance(word, bytes) else word
+            for word in words
+        ]
+        if not all(isinstance(word, str) for word in words):
+            raise ValueError(
+                f"`{argument}` must be texts or lists of words; received "
+                f"{entry!r:.80} in row {number}."
+            )
+        for word in words:
+            check_unicode(word, argument, f"row {number}")
+        found.append([str(word) for word in words])
+    return found
