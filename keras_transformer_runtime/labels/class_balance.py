@@ -145,7 +145,7 @@ def split_rows(
     Example:
 
     >>> split_rows("abcdef", [["x"], ["x"], ["y"], ["y"], ["y"], ["y"]], 0.5)
-    ([0, 2, 5], [1, 3, 4])
+    ([0, 2, 4], [1, 3, 5])
 
     References:
         - Sechidis, Tsoumakas, Vlahavas, 2011, "On the Stratification of Multi-Label

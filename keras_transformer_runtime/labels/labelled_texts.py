@@ -128,7 +128,7 @@ def read_labelled_texts(
     r"""Reads the texts and the labels of a file.
 
     The ending of the file is its form: `.csv`, `.jsonl` or `.ndjson`, each of them with
-    `.gz` or without. Any other file has columns that are separated by tabs.
+    `.gz` or without. Other files have columns that are separated by tabs.
 
     Without `columns`, these columns are read: `text`, `sentence`, `text_a` and
     `text_b`, `premise` and `hypothesis`, or `sentence1` and `sentence2`, and the column

@@ -92,7 +92,7 @@ def read_tagged_words(
     r"""Reads sentences of tagged words.
 
     A file that ends in `.jsonl` or `.ndjson` has an object with two lists in each line.
-    Any other file is a CoNLL file: each line has a word and its tag in columns that are
+    Other files are CoNLL files: each line has a word and its tag in columns that are
     separated by tabs or else by spaces, and a blank line ends a sentence. Lines with
     the word `-DOCSTART-` are left out. In a `.conllu` file, comments, and words of
     several or no tokens are left out too.
