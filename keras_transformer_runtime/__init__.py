@@ -10,6 +10,7 @@ The modules, in the order of imports; each imports only those after it:
 - `command`: the command `keras-transformer`, a table of its commands
 - `commands`: their options, and what each does
 - `runs`: the options of a training run, and the files in its folder
+- `labels`: labelled texts and tagged words of files, and scores of predicted labels
 - `model_paths`: finds the file of a trained model, and versions of a SavedModel
 - `bleu`: the BLEU metric of sacreBLEU, and the errors of its tokenizers
 - `display`: the progress of long tasks in a terminal or a log file

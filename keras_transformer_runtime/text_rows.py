@@ -51,6 +51,41 @@ class Place(NamedTuple):
 _START = Place(0, 0)
 
 
+class Header(NamedTuple):
+    """The names of the columns of a CSV or TSV file, in its first line."""
+
+    names: tuple[str, ...]
+    place: Place  # after it
+    delimiter: str
+
+
+def read_header(path: FilePath) -> Header:
+    """Reads the names of the columns of a CSV or TSV file.
+
+    Args:
+        path: path of the file. It is a TSV file if its ending is not `.csv`.
+
+    Returns:
+        A `Header`. The names are those of the file, without white space around them.
+
+    Raises:
+        ValueError: if the file has no text.
+    """
+    delimiter = "\t"
+    if table_form(path) == "csv":
+        first = next(filter(None, Lines(path)), "")
+        delimiter = next((d for d in _DELIMITERS if d in first), ",")
+        lines = Lines(path)
+        names = next(_csv_records(lines, delimiter), [])
+    else:
+        lines = Lines(path)
+        names = next(filter(None, lines), "").split(delimiter)
+    names = [name.strip() for name in names]
+    if not any(names):
+        raise _no_rows(path)
+    return Header(tuple(names), lines.place, delimiter)
+
+
 class Lines(Iterator[str]):
     """The lines of a file from a place on, checked and decoded as they are read."""
 
@@ -127,16 +162,12 @@ class TextRows:
             ValueError: if the file has no rows, or not the columns.
         """
         form = table_form(path)
-        if form == "csv":
-            rows = cls._of_csv(path, columns, width)
-        elif form == "jsonl":
+        if form == "jsonl":
             rows = cls._of_json(path, columns, width)
-        elif form == "tsv" and columns is not None:
-            lines = Lines(path)
-            header = next(filter(None, lines), "").split("\t")
-            found = _find_columns(path, header, columns, width)
-            parse = functools.partial(_tab_rows, count=len(header), places=found)
-            rows = cls(path, parse, tuple(columns), lines.place)
+        elif form == "csv" or (form == "tsv" and columns is not None):
+            header = read_header(path)
+            found = _find_columns(path, header.names, columns, width)
+            rows = cls.of_columns(path, header, found)
         elif width == 1:
             return cls.of_lines(path)
         else:
@@ -147,25 +178,35 @@ class TextRows:
         return rows
 
     @classmethod
-    def _of_csv(cls, path: FilePath, columns: Sequence[str] | None, width: int) -> Self:
-        first = next(filter(None, Lines(path)), "")
-        delimiter = next((d for d in _DELIMITERS if d in first), ",")
-        lines = Lines(path)
-        header = next(_csv_records(lines, delimiter), [])
-        found = _find_columns(path, header, columns, width)
-        parse = functools.partial(
-            _csv_rows, count=len(header), places=found, delimiter=delimiter
-        )
-        names = tuple(header[place].strip() for place in found)
-        return cls(path, parse, names, lines.place)
+    def of_columns(cls, path: FilePath, header: Header, places: Sequence[int]) -> Self:
+        """Returns the rows of some columns of a CSV or TSV file.
+
+        Args:
+            path: path of the file.
+            header: its header. If the place of the header is the beginning of a TSV
+                file, its first line is a row too.
+            places: places of the columns in the header, from 0.
+
+        Returns:
+            A `TextRows`.
+        """
+        count = len(header.names)
+        if table_form(path) == "csv":
+            parse = functools.partial(
+                _csv_rows, count=count, places=places, delimiter=header.delimiter
+            )
+        else:
+            parse = functools.partial(_tab_rows, count=count, places=places)
+        names = tuple(header.names[place] for place in places)
+        return cls(path, parse, names, header.place)
 
     @classmethod
     def _of_json(
         cls, path: FilePath, columns: Sequence[str] | None, width: int
     ) -> Self:
-        first = next(_json_records(Lines(path)), {})
-        names = [*_flat_names(first)]
-        values = [_json_value(first, name) for name in columns or ()]
+        first = next(json_records(Lines(path)), {})
+        names = [*flat_names(first)]
+        values = [json_value(first, name) for name in columns or ()]
         if len(values) == width and None not in values:
             names = [*(columns or ())]
         else:
@@ -175,6 +216,12 @@ class TextRows:
     def __iter__(self) -> Iterator[Row]:
         """Iterates over all rows in order."""
         return self.parse(Lines(self.path, self.begin))
+
+    def numbered(self) -> Iterator[tuple[int, Row]]:
+        """Iterates over all rows, each after the number of the line where it ends."""
+        lines = Lines(self.path, self.begin)
+        for row in self.parse(lines):
+            yield lines.number, row
 
     @functools.cached_property
     def index(self) -> RowIndex:
@@ -262,7 +309,7 @@ def _line_rows(lines: Lines) -> Iterator[Row]:
 def _tab_rows(lines: Lines, count: int | None, places: Sequence[int]) -> Iterator[Row]:
     """Splits lines at tabs. Quotation marks are characters of a text.
 
-    `count` is the number of columns of the header; `None`: two columns, no header.
+    `count` is the number of columns of the first line; `None`: two columns.
     """
     for line in filter(None, lines):
         texts = line.split("\t")
@@ -271,7 +318,7 @@ def _tab_rows(lines: Lines, count: int | None, places: Sequence[int]) -> Iterato
             if count is not None:
                 raise ValueError(
                     f"Each line of a TSV file must have the {count} columns of its "
-                    f"header, separated by tabs; {where}. Fix or remove the line."
+                    f"first line, separated by tabs; {where}. Fix or remove the line."
                 )
             raise ValueError(
                 "A file with sources and targets must have two columns separated by a "
@@ -317,33 +364,58 @@ def _csv_rows(
         yield tuple(record[place] for place in places)
 
 
-def _json_records(lines: Lines) -> Iterator[Mapping[str, object]]:
-    """Yields the objects of the lines of a JSONL file that are not blank."""
+def json_records(
+    lines: Lines, example: str = '{"en": "yes", "de": "ja"}'
+) -> Iterator[Mapping[str, object]]:
+    """Yields the objects of the lines of a JSONL file that are not blank.
+
+    Args:
+        lines: the lines of the file.
+        example: str, an object that the error message shows.
+
+    Yields:
+        Dictionaries.
+
+    Raises:
+        ValueError: if a line has no JSON object.
+    """
     for line in filter(str.strip, lines):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            _refuse_json(lines, f"is not JSON ({error})")
+            _refuse_json(lines, example, f"is not JSON ({error})")
         if not isinstance(record, dict):
-            _refuse_json(lines, f"has {line:.40}")
+            _refuse_json(lines, example, f"has {line:.40}")
         yield record
 
 
-def _refuse_json(lines: Lines, problem: str) -> NoReturn:
+def _refuse_json(lines: Lines, example: str, problem: str) -> NoReturn:
     raise ValueError(
-        "A JSONL file must have a JSON object with named texts in each line, such as "
-        f'{{"en": "yes", "de": "ja"}}; line {lines.number} of `{lines.path}` {problem}.'
+        "A JSONL file must have a JSON object with names in each line, such as "
+        f"{example}; line {lines.number} of `{lines.path}` {problem}."
     )
 
 
 def _json_rows(lines: Lines, names: Sequence[str]) -> Iterator[Row]:
-    for record in _json_records(lines):
-        yield tuple(_json_text(record, name, lines) for name in names)
+    for record in json_records(lines):
+        yield tuple(json_text(record, name, lines) for name in names)
 
 
-def _json_text(record: Mapping[str, object], name: str, lines: Lines) -> str:
-    """Returns a text of an object. Its line breaks become line feeds."""
-    text = _json_value(record, name)
+def json_text(record: Mapping[str, object], name: str, lines: Lines) -> str:
+    """Returns a text of an object of a JSONL file. Its line breaks become line feeds.
+
+    Args:
+        record: the object.
+        name: str, name of the text; `"a.b"` is the name `b` in the object `a`.
+        lines: the lines, of which the object is in the last one read.
+
+    Returns:
+        str.
+
+    Raises:
+        ValueError: if the value is not a text of valid Unicode without NUL characters.
+    """
+    text = json_value(record, name)
     if not isinstance(text, str) or "\0" in text:
         problem = f"is {json.dumps(text):.40}"
         if text is None:
@@ -359,19 +431,34 @@ def _json_text(record: Mapping[str, object], name: str, lines: Lines) -> str:
     return text
 
 
-def _json_value(record: Mapping[str, object], name: str) -> object:
-    """Returns the value of `name`, or of `a` and in it `b` if the name is `a.b`."""
+def json_value(record: Mapping[str, object], name: str) -> object:
+    """Returns the value of `name`, or of `a` and in it `b` if the name is `a.b`.
+
+    Args:
+        record: an object of a JSONL file.
+        name: str.
+
+    Returns:
+        The value, or `None` if there is none.
+    """
     if name in record:
         return record[name]
     outer, dot, inner = name.partition(".")
     value = record.get(outer)
-    return _json_value(value, inner) if dot and isinstance(value, dict) else None
+    return json_value(value, inner) if dot and isinstance(value, dict) else None
 
 
-def _flat_names(record: Mapping[str, object]) -> Iterator[str]:
-    """Yields the names of an object, and `a.b` for the name `b` of an object `a`."""
+def flat_names(record: Mapping[str, object]) -> Iterator[str]:
+    """Yields the names of an object, and `a.b` for the name `b` of an object `a`.
+
+    Args:
+        record: an object of a JSONL file.
+
+    Yields:
+        str.
+    """
     for name, value in record.items():
         if isinstance(value, dict):
-            yield from (f"{name}.{inner}" for inner in _flat_names(value))
+            yield from (f"{name}.{inner}" for inner in flat_names(value))
         else:
             yield name

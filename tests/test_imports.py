@@ -35,7 +35,7 @@ ORDER = (
     {"evaluation", "plotting", "serving", "types"},
     {"runtime.runs"},
     {"runtime.evaluation", "runtime.file_translation", "runtime.serving"},
-    {"runtime.engines", "runtime.phrase_dictionary"},
+    {"runtime.engines", "runtime.labels", "runtime.phrase_dictionary"},
     {"runtime.text_rows", "runtime.tokenizers"},
     {"runtime.bleu", "runtime.hub", "runtime.model_paths", "runtime.text_files"},
     {"runtime.display", "runtime.tensorflow_import", "runtime.text_scores"},
@@ -78,6 +78,7 @@ REQUIRED = {
         *("ctranslate2", "google", "numpy", "tensorflow", "tensorflow_text"),
     },
     "runtime.file_translation": {"numpy"},
+    "runtime.labels": {"numpy", "rich"},
     "runtime.phrase_dictionary": {"regex"},
     "runtime.serving": {
         *("google", "numpy", "prometheus_client", "pydantic", "ray"),

@@ -11,6 +11,7 @@ from keras_transformer.plotting import (
     plot_attention,
     plot_attention_heads,
     plot_attention_pattern,
+    plot_confusion_matrix,
     plot_positional_encoding,
     plot_positional_encoding_waves,
     plot_schedule,
@@ -165,6 +166,33 @@ class TestAttentionPattern:
         render(plot_attention_pattern(np.eye(499)))
 
 
+class TestConfusionMatrix:
+    COUNTS = np.array([[6000, 0, 2], [1, 3, 0], [0, 0, 0]])
+
+    def test_colours_are_parts_of_a_row_and_cells_have_counts(self):
+        names = ["a", "$b", "c" * 31]
+        figure = render(plot_confusion_matrix(self.COUNTS, names))
+        axes, colorbar = figure.axes
+        expected = [[6000 / 6002, 0, 2 / 6002], [0.25, 0.75, 0], [0, 0, 0]]
+        np.testing.assert_allclose(drawn(axes).reshape(3, 3), expected)
+        cells = [text.get_text() for text in axes.texts]
+        assert cells == ["6,000", "", "2", "1", "3", "", "", "", ""]
+        assert labels(axes.yaxis) == labels(axes.xaxis)
+        assert labels(axes.yaxis) == ["a", "$b", "c" * 27 + "…"]
+        assert (axes.get_ylabel(), axes.get_xlabel()) == (
+            "correct class",
+            "predicted class",
+        )
+        assert axes.yaxis_inverted()
+        assert colorbar.get_ylabel() == "part of the correct class"
+
+    @pytest.mark.parametrize(("size", "has_counts"), [(1, 1), (20, 1), (23, 0)])
+    def test_many_classes_have_no_counts(self, size, has_counts):
+        figure = render(plot_confusion_matrix(np.eye(size), ["name"] * size))
+        assert len(figure.axes[0].texts) == has_counts * size**2
+        assert max(figure.get_size_inches()) < 14
+
+
 class TestPositionalEncoding:
     def test_image(self):
         encoding = np.sin(np.arange(11 * 7).reshape(11, 7))
@@ -279,6 +307,10 @@ def test_a_notebook_displays_a_figure_without_pyplot(plot, arguments):
         (
             lambda: plot_attention_pattern({}),
             "`mask` must hold at least one mask; received `mask={}`",
+        ),
+        (
+            lambda: plot_confusion_matrix(np.ones((3, 3)), ["a", "b"]),
+            r"`confusion` must have the shape \(correct_classes=2, predicted_classes=2",
         ),
         (
             lambda: plot_positional_encoding(np.ones((2, 3, 5))),

@@ -1,4 +1,4 @@
-"""Figures of attention, positions, learning rate schedules and search trees.
+"""Figures of attention, positions, schedules, search trees and confusion matrices.
 
 Every function takes arrays and returns a `matplotlib.figure.Figure` that is not
 registered with pyplot. A notebook displays it, `figure.savefig("attention.png")`
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         plot_attention_pattern,
         plot_token_attention,
     )
+    from keras_transformer.plotting.confusion_matrix import plot_confusion_matrix
     from keras_transformer.plotting.positional_encoding import (
         plot_positional_encoding,
         plot_positional_encoding_waves,
@@ -29,6 +30,7 @@ _MODULES = {
     "plot_attention": "attention",
     "plot_attention_heads": "attention",
     "plot_attention_pattern": "attention",
+    "plot_confusion_matrix": "confusion_matrix",
     "plot_positional_encoding": "positional_encoding",
     "plot_positional_encoding_waves": "positional_encoding",
     "plot_schedule": "schedule",
@@ -40,6 +42,7 @@ __all__ = [
     "plot_attention",
     "plot_attention_heads",
     "plot_attention_pattern",
+    "plot_confusion_matrix",
     "plot_positional_encoding",
     "plot_positional_encoding_waves",
     "plot_schedule",
