@@ -81,7 +81,14 @@ from keras_transformer.layers import (
     Strided,
     scaled_dot_product_attention,
 )
-from keras_transformer.models import CausalLM, Ensemble, Seq2Seq, TextEncoder
+from keras_transformer.models import (
+    CausalLM,
+    Ensemble,
+    Seq2Seq,
+    TextClassifier,
+    TextEncoder,
+    TokenClassifier,
+)
 from keras_transformer.training import (
     Checkpoints,
     LabelSmoothedCrossEntropy,
@@ -220,7 +227,9 @@ __all__ = [
     "SkipNonFinite",
     "Strided",
     "SuppressTokens",
+    "TextClassifier",
     "TextEncoder",
+    "TokenClassifier",
     "Tokenizer",
     "TrainingProgress",
     "TranslationQuality",

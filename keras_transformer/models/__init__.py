@@ -1,4 +1,7 @@
-"""Models: `Seq2Seq`, `CausalLM`, `TextEncoder`, `Ensemble`; and named sizes."""
+"""Models: `Seq2Seq`, `CausalLM`, `TextEncoder`, `TextClassifier`, `TokenClassifier`.
+
+And `Ensemble`, and named sizes.
+"""
 
 from keras_transformer.models.causal_lm import CausalLM
 from keras_transformer.models.ensemble import Ensemble
@@ -6,6 +9,7 @@ from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.models.seq2seq import Seq2Seq
 from keras_transformer.models.text_classifier import Classification, TextClassifier
 from keras_transformer.models.text_encoder import TextEncoder
+from keras_transformer.models.token_classifier import TaggedSentence, TokenClassifier
 from keras_transformer_runtime.presets import PRESETS
 
 __all__ = [
@@ -17,4 +21,6 @@ __all__ = [
     "Classification",
     "TextClassifier",
     "TextEncoder",
+    "TaggedSentence",
+    "TokenClassifier",
 ]

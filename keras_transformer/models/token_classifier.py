@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 from keras import ops
-from keras_transformer_runtime.labels import Span, find_spans
 
 from keras_transformer.models.classifier import Classifier, check_label
 from keras_transformer.models.encoder_model import (
@@ -15,6 +14,7 @@ from keras_transformer.models.encoder_model import (
 )
 from keras_transformer.types import Shape, Tensor, TokenIds
 from keras_transformer_runtime.arguments import check_unicode
+from keras_transformer_runtime.labels.tagged_words import Span, tag_scheme, tag_spans
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -126,6 +126,7 @@ class TokenClassifier(Classifier):
         found = self.apply_to_rows(
             self.compiled_probabilities, rows, paddings, batch_size
         )
+        has_spans = tag_scheme([self.class_names]) is not None
         tagged = []
         for sentence, row, probabilities in zip(words, rows, found, strict=True):
             own = probabilities[: len(row["first_pieces"])]
@@ -137,7 +138,7 @@ class TokenClassifier(Classifier):
                     sentence,
                     [*tags, *[None] * missing],
                     [*scores, *[0.0] * missing],
-                    find_spans(tags, self.class_names),
+                    tag_spans(tags) if has_spans else [],
                 )
             )
         return tagged
