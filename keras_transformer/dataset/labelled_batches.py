@@ -8,8 +8,8 @@ import tensorflow as tf
 
 # Texts, pairs of texts or words to the inputs of a model.
 ToInputs: TypeAlias = Callable[[Any], Any]
-# Labels, and the inputs, to the targets of a model and weights or `None`.
-ToTargets: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
+# Labels, their sources and the inputs to the targets of a model and weights or `None`.
+ToTargets: TypeAlias = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 
 def has_texts(dataset: tf.data.Dataset) -> bool:
@@ -62,7 +62,7 @@ def convert_batches(
         inputs = to_inputs(sources)
         if labels is None:
             return inputs
-        targets, own = to_targets(labels, inputs)
+        targets, own = to_targets(labels, sources, inputs)
         if weights is not None:
             own = weights if own is None else own * weights[:, None]
         return (inputs, targets) if own is None else (inputs, targets, own)
@@ -85,9 +85,16 @@ def class_ids(labels: tf.Tensor, names: list[str], argument: str) -> tf.Tensor:
         known = ids >= 0
     unknown = tf.boolean_mask(labels, ~known)
     message = f"`{argument}` must be among the names or numbers of classes; received"
-    checked = tf.debugging.Assert(tf.reduce_all(known), [message, unknown])
+    return asserted(ids, tf.reduce_all(known), message, unknown)
+
+
+def asserted(
+    values: tf.Tensor, condition: tf.Tensor, message: str, *received: tf.Tensor
+) -> tf.Tensor:
+    """Returns the values, whose computation fails unless the condition is true."""
+    checked = tf.debugging.Assert(condition, [message, *received])
     with tf.control_dependencies([checked]):
-        return tf.identity(ids)
+        return tf.identity(values)
 
 
 def when_any(conditions: tf.Tensor, function: Callable[[], None]) -> tf.Tensor:

@@ -87,7 +87,7 @@ class Classifier(EncoderModel):
         """Returns a list of texts or words as values of a dataset."""
 
     @abstractmethod
-    def check_labels(self, labels: Any, argument: str) -> np.ndarray:
+    def check_labels(self, labels: Any, sources: Any, argument: str) -> Any:
         """Returns the labels of a list of texts as numbers."""
 
     @abstractmethod
@@ -95,7 +95,9 @@ class Classifier(EncoderModel):
         """Converts a batch of texts to inputs, in a graph of TensorFlow."""
 
     @abstractmethod
-    def to_targets(self, labels: Any, inputs: Mapping[str, "tf.Tensor"]) -> Any:
+    def to_targets(
+        self, labels: Any, sources: Any, inputs: Mapping[str, "tf.Tensor"]
+    ) -> Any:
         """Converts the labels of a batch to targets and weights, in a graph."""
 
     def compile(
@@ -126,6 +128,7 @@ class Classifier(EncoderModel):
             weighted_metrics=weighted_metrics,
             **kwargs,
         )
+        self.optimizer.build(self.trainable_variables)  # A file has its variables.
 
     def get_compile_config(self) -> Config:
         """Returns the arguments of `compile`, for a file."""
@@ -135,7 +138,6 @@ class Classifier(EncoderModel):
     def compile_from_config(self, config: Config) -> None:
         """Compiles the model with the arguments of a file."""
         self.compile(**keras.saving.deserialize_keras_object(config))
-        self.optimizer.build(self.trainable_variables)
 
     def fit(
         self,
@@ -185,7 +187,8 @@ class Classifier(EncoderModel):
             x, y = x[:count], y[:count]
             sample_weight = None if sample_weight is None else sample_weight[:count]
         if isinstance(validation_data, tuple) and self._is_text(validation_data[0]):
-            validation_data = self._batches(*validation_data, batch_size=size)
+            texts, labels, weights = (*validation_data, None)[:3]
+            validation_data = self._batches(texts, labels, weights, size)
         elif self._is_text(validation_data):
             validation_data = self._batches(validation_data, batch_size=size)
         if self._is_text(x):
@@ -248,12 +251,14 @@ class Classifier(EncoderModel):
         )
 
         if not hasattr(x, "element_spec"):
-            sources, labels = self.check_sources(x, "x"), self.check_labels(y, "y")
-            if len(y) != len(x):
+            if y is None or len(y) != len(x):
+                count = "no" if y is None else len(y)
                 raise ValueError(
                     "`y` must have a label for each entry of `x`; received "
-                    f"{len(y)} labels and {len(x)} entries."
+                    f"{count} labels and {len(x)} entries."
                 )
+            sources = self.check_sources(x, "x")
+            labels = self.check_labels(y, sources, "y")
             seed = random.randrange(2**31)  # `keras.utils.set_random_seed` sets it
             x = batch_rows(sources, labels, sample_weight, batch_size, shuffle, seed)
         return convert_batches(

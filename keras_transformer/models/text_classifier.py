@@ -177,7 +177,7 @@ class TextClassifier(Classifier):
             return entries.first
         return (entries.first, entries.second)
 
-    def check_labels(self, labels: Any, argument: str) -> np.ndarray:
+    def check_labels(self, labels: Any, sources: Any, argument: str) -> np.ndarray:
         if not self.multi_label:
             found = [
                 check_label(label, self.class_names, argument, number)
@@ -226,7 +226,7 @@ class TextClassifier(Classifier):
         return {"token_ids": token_ids, "segment_ids": segments}
 
     def to_targets(
-        self, labels: Any, inputs: "Mapping[str, tf.Tensor]"
+        self, labels: Any, sources: Any, inputs: "Mapping[str, tf.Tensor]"
     ) -> "tuple[tf.Tensor, None]":
         import tensorflow as tf
 
@@ -238,7 +238,7 @@ class TextClassifier(Classifier):
             count = len(self.class_names)
             ids = class_ids(labels.flat_values, self.class_names, "y")
             hot = labels.with_flat_values(tf.one_hot(ids, count))
-            return tf.reduce_max(hot.to_tensor(0.0, [None, None, count]), 1), None
+            return tf.reduce_max(hot.to_tensor(0.0, shape=[None, None, count]), 1), None
         return tf.cast(labels, tf.float32), None
 
     def get_config(self) -> Config:

@@ -366,12 +366,16 @@ class TextEncoder(EncoderModel):
         ]
 
     def pool_texts(
-        self, inputs: Mapping[str, TokenIds], encoded: Tensor, pooling: str
+        self,
+        inputs: TokenIds | Mapping[str, TokenIds],
+        encoded: Tensor,
+        pooling: str,
     ) -> Tensor:
         """Returns a vector for each text, float32 `(batch, hidden_dim)`."""
         if pooling == "pooler":
             return ops.cast(self.pool(encoded), "float32")
-        mask = padding_mask(_parse(inputs)[0], self.pad_token_id)
+        token_ids, _ = _parse(inputs)
+        mask = padding_mask(token_ids, self.pad_token_id)
         return pool_tokens(encoded, mask, pooling)
 
     def pool(self, encoded: Tensor) -> Tensor:

@@ -172,13 +172,19 @@ class TokenClassifier(Classifier):
 
         return tf.ragged.constant(split_words(sources, argument), tf.string, 1)
 
-    def check_labels(self, labels: Any, argument: str) -> Any:
+    def check_labels(self, labels: Any, sources: Any, argument: str) -> Any:
         import tensorflow as tf
 
-        rows = [
-            [check_label(tag, self.class_names, argument, number) for tag in row]
-            for number, row in enumerate(labels)
-        ]
+        counts = sources.row_lengths().numpy().tolist()
+        rows = []
+        for number, (row, count) in enumerate(zip(labels, counts, strict=True)):
+            tags = [check_label(t, self.class_names, argument, number) for t in row]
+            if len(tags) != count:
+                raise ValueError(
+                    f"`{argument}` must have a tag for each word; received {count} "
+                    f"words and {len(tags)} tags in row {number}."
+                )
+            rows.append(tags)
         return tf.ragged.constant(rows, tf.int32, 1)
 
     def to_inputs(self, sources: Any) -> "dict[str, tf.Tensor]":
@@ -202,13 +208,18 @@ class TokenClassifier(Classifier):
         return {"token_ids": token_ids, "first_pieces": first_pieces}
 
     def to_targets(
-        self, labels: Any, inputs: "Mapping[str, tf.Tensor]"
+        self, labels: Any, sources: Any, inputs: "Mapping[str, tf.Tensor]"
     ) -> "tuple[tf.Tensor, tf.Tensor]":
         import tensorflow as tf
 
-        from keras_transformer.dataset.labelled_batches import class_ids
+        from keras_transformer.dataset.labelled_batches import asserted, class_ids
 
         ids = class_ids(labels.flat_values, self.class_names, "y")
+        counts = (sources.row_lengths(), labels.row_lengths())
+        is_equal = tf.reduce_all(counts[0] == counts[1])
+        ids = asserted(
+            ids, is_equal, "`y` must have a tag for each word; received", *counts
+        )
         places = inputs["first_pieces"]
         shape = tf.shape(places)
         targets = labels.with_flat_values(ids)[:, : shape[1]].to_tensor(0, shape=shape)
