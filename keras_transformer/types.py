@@ -61,3 +61,6 @@ Options: TypeAlias = Mapping[str, Any]
 Path: TypeAlias = str | os.PathLike
 # A size of the same kind as an argument.
 SizeT = TypeVar("SizeT", int, Tensor, Size)
+# What `fit` of Keras takes as inputs, labels or weights: a list, an array, a tensor or
+# a `tf.data.Dataset`; or a batch of these inside a graph of TensorFlow.
+Data: TypeAlias = Any

@@ -6,11 +6,10 @@ none. An error of the data would leave the model without weights.
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 
-from keras_transformer.types import Logs
+from keras_transformer.types import Data, Logs
 
 
 class EpochState(keras.callbacks.Callback):
@@ -18,7 +17,7 @@ class EpochState(keras.callbacks.Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self._values: list[tuple[keras.Variable, Any]] = []
+        self._values: list[tuple[keras.Variable, Data]] = []
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         groups = (

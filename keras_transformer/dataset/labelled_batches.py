@@ -1,15 +1,17 @@
 """Batches of texts and their labels as inputs of a model, for `fit` and `evaluate`."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.types import Data
+
 # Texts, pairs of texts or words to the inputs of a model.
-ToInputs: TypeAlias = Callable[[Any], Any]
+ToInputs: TypeAlias = Callable[[Data], Data]
 # Labels, their sources and the inputs to the targets of a model and weights or `None`.
-ToTargets: TypeAlias = Callable[[Any, Any, Any], tuple[Any, Any]]
+ToTargets: TypeAlias = Callable[[Data, Data, Data], tuple[Data, Data]]
 
 
 def has_texts(dataset: tf.data.Dataset) -> bool:
@@ -20,9 +22,9 @@ def has_texts(dataset: tf.data.Dataset) -> bool:
 
 
 def batch_rows(
-    sources: Any,
-    labels: Any,
-    weights: Any,
+    sources: Data,
+    labels: Data,
+    weights: Data,
     batch_size: int,
     shuffle: bool,
     seed: int,
@@ -58,7 +60,7 @@ def convert_batches(
         )
 
     @tf.autograph.experimental.do_not_convert
-    def convert(sources: Any, labels: Any = None, weights: Any = None) -> Any:
+    def convert(sources: Data, labels: Data = None, weights: Data = None) -> Data:
         inputs = to_inputs(sources)
         if labels is None:
             return inputs

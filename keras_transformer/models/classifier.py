@@ -4,7 +4,7 @@ import functools
 import random
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import keras
 import numpy as np
@@ -19,7 +19,7 @@ from keras_transformer.layers.transformer_layer import (
 )
 from keras_transformer.models.encoder_model import EncoderModel
 from keras_transformer.models.text_encoder import TextEncoder
-from keras_transformer.types import Config, Tensor, TokenIds
+from keras_transformer.types import Config, Data, Tensor, TokenIds
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -43,7 +43,7 @@ class Classifier(EncoderModel):
         *,
         dropout: float = 0.1,
         tokenizer: "Tokenizer | None" = None,
-        **kwargs: Any,
+        **kwargs: object,
     ):
         super().__init__(**kwargs)
         if not isinstance(encoder, TextEncoder):
@@ -83,30 +83,30 @@ class Classifier(EncoderModel):
         """Returns the loss of `compile`."""
 
     @abstractmethod
-    def check_sources(self, sources: Any, argument: str) -> Any:
+    def check_sources(self, sources: Data, argument: str) -> Data:
         """Returns a list of texts or words as values of a dataset."""
 
     @abstractmethod
-    def check_labels(self, labels: Any, sources: Any, argument: str) -> Any:
+    def check_labels(self, labels: Data, sources: Data, argument: str) -> Data:
         """Returns the labels of a list of texts as numbers."""
 
     @abstractmethod
-    def to_inputs(self, sources: Any) -> dict[str, "tf.Tensor"]:
+    def to_inputs(self, sources: Data) -> dict[str, "tf.Tensor"]:
         """Converts a batch of texts to inputs, in a graph of TensorFlow."""
 
     @abstractmethod
     def to_targets(
-        self, labels: Any, sources: Any, inputs: Mapping[str, "tf.Tensor"]
-    ) -> Any:
+        self, labels: Data, sources: Data, inputs: Mapping[str, "tf.Tensor"]
+    ) -> Data:
         """Converts the labels of a batch to targets and weights, in a graph."""
 
     def compile(
         self,
-        optimizer: Any = "adam",
-        loss: Any = None,
-        metrics: Any = None,
-        weighted_metrics: Any = None,
-        **kwargs: Any,
+        optimizer: object = "adam",
+        loss: object = None,
+        metrics: object = None,
+        weighted_metrics: object = None,
+        **kwargs: object,
     ) -> None:
         """Configures training as `keras.Model.compile` does, with defaults.
 
@@ -141,18 +141,18 @@ class Classifier(EncoderModel):
 
     def fit(
         self,
-        x: Any = None,
-        y: Any = None,
+        x: Data = None,
+        y: Data = None,
         batch_size: int | None = None,
         epochs: int = 1,
         verbose: str | int = "auto",
-        callbacks: Any = None,
+        callbacks: object = None,
         validation_split: float = 0.0,
-        validation_data: Any = None,
+        validation_data: Data = None,
         shuffle: bool = True,
         class_weight: dict[int, float] | None = None,
-        sample_weight: Any = None,
-        **kwargs: Any,
+        sample_weight: Data = None,
+        **kwargs: object,
     ) -> keras.callbacks.History:
         """Trains as `keras.Model.fit` does, with texts and labels.
 
@@ -213,20 +213,20 @@ class Classifier(EncoderModel):
 
     def evaluate(
         self,
-        x: Any = None,
-        y: Any = None,
+        x: Data = None,
+        y: Data = None,
         batch_size: int | None = None,
         verbose: str | int = "auto",
-        sample_weight: Any = None,
-        **kwargs: Any,
-    ) -> Any:
+        sample_weight: Data = None,
+        **kwargs: object,
+    ) -> Data:
         """Evaluates as `keras.Model.evaluate` does; `x` and `y` are those of `fit`."""
         if self._is_text(x):
             x = self._batches(x, y, sample_weight, batch_size or 32)
             y = sample_weight = batch_size = None
         return super().evaluate(x, y, batch_size, verbose, sample_weight, **kwargs)
 
-    def _is_text(self, x: Any) -> bool:
+    def _is_text(self, x: Data) -> bool:
         """Returns whether data have texts rather than token ids."""
         if hasattr(x, "element_spec"):
             from keras_transformer.dataset.labelled_batches import has_texts
@@ -238,9 +238,9 @@ class Classifier(EncoderModel):
 
     def _batches(
         self,
-        x: Any,
-        y: Any = None,
-        sample_weight: Any = None,
+        x: Data,
+        y: Data = None,
+        sample_weight: Data = None,
         batch_size: int = 32,
         shuffle: bool = False,
     ) -> "tf.data.Dataset":
@@ -315,7 +315,7 @@ def check_class_names(class_names: Sequence[str]) -> list[str]:
     return [str(name) for name in names]
 
 
-def check_label(label: Any, names: Sequence[str], argument: str, number: int) -> int:
+def check_label(label: object, names: Sequence[str], argument: str, number: int) -> int:
     """Returns the number of a class, given as a name or a number."""
     if isinstance(label, str | bytes):
         name = label.decode() if isinstance(label, bytes) else str(label)

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeAlias
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ from keras import ops
 from keras_transformer.backend.processes import written_by_first_process
 from keras_transformer.inference.token_ids import length_buckets, power_of_two
 from keras_transformer.models import preset_folders
-from keras_transformer.types import Mask, Options, Path, Tensor
+from keras_transformer.types import Data, Mask, Options, Path, Tensor
 from keras_transformer_runtime.arguments import check_ints, check_one_of, check_unicode
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ POOLINGS = ("cls", "mean", "max", "pooler")
 Row: TypeAlias = dict[str, list[int]]
 
 # A text; or texts, pairs of texts or rows of token ids.
-Texts: TypeAlias = str | Iterable[Any]
+Texts: TypeAlias = str | Iterable[Data]
 
 
 class Entries(NamedTuple):
@@ -43,9 +43,9 @@ def as_texts(texts: Texts, argument: str) -> Entries:
     """
     if isinstance(texts, str | bytes):
         texts = [texts]
-    elif hasattr(texts, "numpy"):  # a tensor of TensorFlow
-        texts = texts.numpy()
-    rows = [_plain(row) for row in texts]
+    to_array: Data = getattr(texts, "numpy", None)  # of a tensor of TensorFlow
+    values: Iterable[Data] = to_array() if to_array else texts
+    rows = [_plain(row) for row in values]
     kinds = {_kind(row) for row in rows}
     if kinds <= {"text"}:
         for number, row in enumerate(rows):
@@ -68,7 +68,7 @@ def as_texts(texts: Texts, argument: str) -> Entries:
     )
 
 
-def _plain(row: Any) -> Any:
+def _plain(row: Data) -> Data:
     if isinstance(row, bytes):
         return row.decode("utf-8", "replace")
     if isinstance(row, str):
@@ -78,13 +78,14 @@ def _plain(row: Any) -> Any:
     return int(row) if isinstance(row, Integral) else row
 
 
-def _kind(row: Any) -> str:
+def _kind(row: object) -> str:
     if isinstance(row, str):
         return "text"
-    if isinstance(row, list) and row and all(isinstance(x, int) for x in row):
+    if not isinstance(row, list):
+        return ""
+    if row and all(isinstance(x, int) for x in row):
         return "token ids"
-    is_pair = isinstance(row, list) and len(row) == 2
-    return "pair" if is_pair and all(isinstance(x, str) for x in row) else ""
+    return "pair" if len(row) == 2 and all(isinstance(x, str) for x in row) else ""
 
 
 def warn_of_cut_texts(is_cut: np.ndarray, limit: int, kind: str = "texts") -> None:
@@ -139,7 +140,7 @@ class EncoderModel(keras.Model):
 
     @classmethod
     def from_preset(
-        cls, preset: str, load_weights: bool = True, **overrides: Any
+        cls, preset: str, load_weights: bool = True, **overrides: object
     ) -> Self:
         """Loads a model from a folder that `save_to_preset` has written.
 

@@ -1,7 +1,7 @@
 """A classifier of texts."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ from keras_transformer.models.encoder_model import (
     warn_of_cut_data,
 )
 from keras_transformer.models.text_encoder import TextEncoder
-from keras_transformer.types import Config, Shape, Tensor, TokenIds
+from keras_transformer.types import Config, Data, Shape, Tensor, TokenIds
 from keras_transformer_runtime.arguments import check_numbers
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class TextClassifier(Classifier):
         pooling: str | None = None,
         dropout: float = 0.1,
         tokenizer: "Tokenizer | None" = None,
-        **kwargs: Any,
+        **kwargs: object,
     ):
         super().__init__(
             encoder, class_names, dropout=dropout, tokenizer=tokenizer, **kwargs
@@ -171,13 +171,13 @@ class TextClassifier(Classifier):
             return keras.losses.BinaryCrossentropy(from_logits=True)
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    def check_sources(self, sources: Any, argument: str) -> Any:
+    def check_sources(self, sources: Data, argument: str) -> Data:
         entries = as_texts(sources, argument)
         if entries.second is None:
             return entries.first
         return (entries.first, entries.second)
 
-    def check_labels(self, labels: Any, sources: Any, argument: str) -> np.ndarray:
+    def check_labels(self, labels: Data, sources: Data, argument: str) -> np.ndarray:
         if not self.multi_label:
             found = [
                 check_label(label, self.class_names, argument, number)
@@ -198,7 +198,7 @@ class TextClassifier(Classifier):
                 targets[number, place] = 1
         return targets
 
-    def to_inputs(self, sources: Any) -> "dict[str, tf.Tensor]":
+    def to_inputs(self, sources: Data) -> "dict[str, tf.Tensor]":
         from keras_transformer.dataset import encoder_inputs, labelled_batches
 
         encoder = self.encoder
@@ -226,7 +226,7 @@ class TextClassifier(Classifier):
         return {"token_ids": token_ids, "segment_ids": segments}
 
     def to_targets(
-        self, labels: Any, sources: Any, inputs: "Mapping[str, tf.Tensor]"
+        self, labels: Data, sources: Data, inputs: "Mapping[str, tf.Tensor]"
     ) -> "tuple[tf.Tensor, None]":
         import tensorflow as tf
 

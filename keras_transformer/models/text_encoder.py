@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import keras
 import numpy as np
@@ -161,7 +161,7 @@ class TextEncoder(EncoderModel):
         pad_token_id: int = 0,
         tokenizer: "Tokenizer | None" = None,
         pair_separators: int = 1,
-        **kwargs: Any,
+        **kwargs: object,
     ):
         super().__init__(**kwargs)
         check_ints(1, num_layers=num_layers, hidden_dim=hidden_dim)

@@ -1,7 +1,7 @@
 """A classifier of the words of sentences."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import keras
 from keras import ops
@@ -12,7 +12,7 @@ from keras_transformer.models.encoder_model import (
     warn_of_cut_data,
     warn_of_cut_texts,
 )
-from keras_transformer.types import Shape, Tensor, TokenIds
+from keras_transformer.types import Data, Shape, Tensor, TokenIds
 from keras_transformer_runtime.arguments import check_unicode
 from keras_transformer_runtime.labels.tagged_words import Span, tag_scheme, tag_spans
 
@@ -104,7 +104,7 @@ class TokenClassifier(Classifier):
         return (*inputs_shape["first_pieces"], len(self.class_names))
 
     def tag(
-        self, sentences: str | Sequence[Any], batch_size: int = 64
+        self, sentences: str | Sequence[Data], batch_size: int = 64
     ) -> list[TaggedSentence]:
         """Returns the tags of the words of sentences.
 
@@ -167,12 +167,12 @@ class TokenClassifier(Classifier):
             from_logits=True, reduction="mean_with_sample_weight"
         )
 
-    def check_sources(self, sources: Any, argument: str) -> Any:
+    def check_sources(self, sources: Data, argument: str) -> Data:
         import tensorflow as tf
 
         return tf.ragged.constant(split_words(sources, argument), tf.string, 1)
 
-    def check_labels(self, labels: Any, sources: Any, argument: str) -> Any:
+    def check_labels(self, labels: Data, sources: Data, argument: str) -> Data:
         import tensorflow as tf
 
         counts = sources.row_lengths().numpy().tolist()
@@ -187,7 +187,7 @@ class TokenClassifier(Classifier):
             rows.append(tags)
         return tf.ragged.constant(rows, tf.int32, 1)
 
-    def to_inputs(self, sources: Any) -> "dict[str, tf.Tensor]":
+    def to_inputs(self, sources: Data) -> "dict[str, tf.Tensor]":
         import tensorflow as tf
 
         from keras_transformer.dataset import encoder_inputs, labelled_batches
@@ -208,7 +208,7 @@ class TokenClassifier(Classifier):
         return {"token_ids": token_ids, "first_pieces": first_pieces}
 
     def to_targets(
-        self, labels: Any, sources: Any, inputs: "Mapping[str, tf.Tensor]"
+        self, labels: Data, sources: Data, inputs: "Mapping[str, tf.Tensor]"
     ) -> "tuple[tf.Tensor, tf.Tensor]":
         import tensorflow as tf
 
@@ -226,7 +226,7 @@ class TokenClassifier(Classifier):
         return targets, tf.cast(places > 0, tf.float32)
 
 
-def split_words(sentences: str | Sequence[Any], argument: str) -> list[list[str]]:
+def split_words(sentences: str | Sequence[Data], argument: str) -> list[list[str]]:
     """Returns the words of sentences, which are texts or lists of words."""
     entries = [sentences] if isinstance(sentences, str) else list(sentences)
     found: list[list[str]] = []
