@@ -7,7 +7,6 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
-from keras_transformer.backend.int32_sum import int32_sum
 from keras_transformer.inference.sequence_model import SequenceInputs, SequenceModel
 from keras_transformer.inference.sources import pair_batches, token_pairs
 from keras_transformer.inference.token_ids import Sequences
@@ -90,12 +89,14 @@ def align_batch(
     token_ids = inputs["encoder_token_ids"]
     attention = model.cross_attention(token_ids, inputs["decoder_token_ids"], layer)
     is_token = model.source_mask(token_ids)
-    places = ops.arange(ops.shape(is_token)[1], dtype="int32")
+    indices = ops.arange(ops.shape(is_token)[1], dtype="int32")
     words = is_token
     if model.source_spec is None:
-        last = int32_sum(is_token, axis=1, keepdims=True) - 1
-        ends = ops.logical_and(ops.equal(token_ids, model.end_token_id), places == last)
+        last = ops.max(ops.where(is_token, indices, -1), axis=1, keepdims=True)
+        ends = ops.equal(token_ids, model.end_token_id)
+        ends = ops.logical_and(ends, ops.equal(indices, last))
         words = ops.logical_and(is_token, ops.logical_not(ends))
-    words = ops.logical_or(words, ops.equal(places, 0))
+    first = ops.argmax(ops.cast(is_token, "int32"), axis=1)[:, None]
+    words = ops.logical_or(words, ops.equal(indices, ops.cast(first, "int32")))
     positions = ops.argmax(ops.where(words[:, None], attention, -1.0), axis=-1)
     return BatchAlignment(attention, ops.cast(positions, "int32"))

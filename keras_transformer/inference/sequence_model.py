@@ -156,7 +156,7 @@ class SequenceModel(keras.Model):
         return align_rows(token_ids, self.pad_token_id)[0]
 
     def source_mask(self, sources: Sources) -> Mask:
-        """Returns which positions of the sources are real.
+        """Returns which positions of the sources are tokens, not padding.
 
         Args:
             sources: int tensor `(batch, source_length)`, padded; or arrays
@@ -166,9 +166,9 @@ class SequenceModel(keras.Model):
         Returns:
             Boolean tensor `(batch, source_length)`.
         """
-        sources = self.prepare_sources(sources)
-        if isinstance(sources, EmbeddedSources):
-            return sources.mask
+        if self.source_spec is not None:
+            mask: Mask = self.prepare_sources(sources).mask
+            return mask
         return padding_mask(sources, self.pad_token_id)
 
     def max_steps(
