@@ -21,7 +21,6 @@ from keras_transformer.decoding.lengths import (
 )
 from keras_transformer.inference.source_arrays import (
     ArraySpec,
-    EmbeddedSources,
     Sources,
 )
 from keras_transformer.layers import padding_mask
@@ -80,8 +79,9 @@ class SequenceModel(keras.Model):
         """Encodes the sources and creates the state of the first decoding step.
 
         Args:
-            encoder_token_ids: int tensor `(batch, source_length)`, padded; or the
-                result of `prepare_sources`.
+            encoder_token_ids: the result of `prepare_sources`: int32 tensor
+                `(batch, source_length)`, padded at the end; or arrays with their
+                embedding.
             num_beams: int, number of hypotheses of each source.
             max_length: int or int32 scalar tensor, number of steps that the state has
                 room for.
@@ -137,21 +137,16 @@ class SequenceModel(keras.Model):
         """
 
     def prepare_sources(self, sources: Sources) -> Sources:
-        """Computes what the first steps of a search share, once.
+        """Converts sources to the inputs of `start_decoding`.
 
         Args:
             sources: int array or tensor `(batch, source_length)`, padded; or arrays
-                `(batch, ...)`, if the model has a `source_spec`; or the result of this
-                method, which is returned.
+                `(batch, ...)`, if the model has a `source_spec`.
 
         Returns:
-            The sources for `source_mask` and `start_decoding`: an
-            int32 tensor, padded at the end, or the arrays with their embedding.
+            int32 tensor `(batch, source_length)`, padded at the end; or the arrays with
+            their embedding, also if `sources` are the result of this method.
         """
-        if isinstance(sources, EmbeddedSources):
-            return sources
-        if self.source_spec is not None:
-            return ops.convert_to_tensor(sources)
         token_ids = ops.convert_to_tensor(sources, "int32")
         return align_rows(token_ids, self.pad_token_id)[0]
 

@@ -564,7 +564,7 @@ class CausalLM(TransformerModel):
         """
         if return_attention:
             _refuse("a `coverage_penalty` and other searches with `needs_attention`")
-        token_ids = self.prepare_sources(encoder_token_ids)
+        token_ids = encoder_token_ids
         batch, prompt_length = ops.shape(token_ids)
         last = prompt_lengths(token_ids, self.pad_token_id)[:, None] - 1
         prompt_mask = ops.arange(prompt_length, dtype="int32")[None] < last

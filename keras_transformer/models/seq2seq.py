@@ -478,9 +478,8 @@ class Seq2Seq(TransformerModel):
 
     def prepare_sources(self, sources: Sources) -> Sources:
         """Embeds arrays; see `GenerativeModel.prepare_sources`."""
-        sources = super().prepare_sources(sources)
         if not self.embeds_arrays:
-            return sources
+            return super().prepare_sources(sources)
         return embed_arrays(self.source_embedding, sources, self.hidden_dim)
 
     def start_decoding(
@@ -491,8 +490,7 @@ class Seq2Seq(TransformerModel):
         return_attention: bool = False,
     ) -> Seq2SeqState:
         """Encodes the sources; see `GenerativeModel.start_decoding`."""
-        sources = self.prepare_sources(encoder_token_ids)
-        x, mask = self._embed_source(sources, training=False)
+        x, mask = self._embed_source(encoder_token_ids, training=False)
         encoded = self.encoder(x, padding_mask=mask, training=False)
         batch, source_length = ops.shape(mask)
         entries = max_length * num_beams
