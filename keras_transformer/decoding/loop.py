@@ -91,26 +91,28 @@ def _run(
     max_length: Size,
     capacity: Size | None,
 ) -> SearchResult:
-    first = search.start(model, inputs, state, max_length)
-    if capacity is None or _is_one_loop(inputs, max_length, capacity):
-        last = run_steps(search, model, inputs, first, max_length)
-    else:
-        part = first_part_limits(inputs, max_length, capacity)
-        last = run_steps(search, model, inputs, first, *part)
+    last = first_part(search, model, inputs, state, max_length, capacity)
+    if capacity is not None and not _is_one_loop(inputs, max_length, capacity):
         last = run_rest(search, model, inputs, last, max_length, capacity)
     return search.result(model, last)
 
 
-def first_part_limits(
-    inputs: SearchInputs, max_length: Size, capacity: Size
-) -> tuple[Size, Size]:
-    """Returns the steps of the first part, and how many sequences it may leave.
+def first_part(
+    search: Search[StateT],
+    model: DecodingModel,
+    inputs: SearchInputs,
+    state: ModelState,
+    max_length: Size,
+    capacity: Size | None,
+) -> StateT:
+    """Searches until `run_rest` continues with few sequences or more capacity.
 
     It finishes most small batches, and compiles in half the time of `run_search`.
     """
-    if _is_one_loop(inputs, max_length, capacity):
-        return max_length, 0
-    return capacity, _rest_size(inputs)
+    first = search.start(model, inputs, state, max_length)
+    if capacity is None or _is_one_loop(inputs, max_length, capacity):
+        return run_steps(search, model, inputs, first, max_length)
+    return run_steps(search, model, inputs, first, capacity, _rest_size(inputs))
 
 
 def run_steps(

@@ -10,10 +10,9 @@ from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import SearchInputs, SearchResult, SearchState
 from keras_transformer.decoding.loop import (
     check_finds_phrases,
-    first_part_limits,
+    first_part,
     mark_truncated,
     run_rest,
-    run_steps,
 )
 from keras_transformer.inference.alignment import Aligner, Alignment
 from keras_transformer.inference.batch_search import (
@@ -260,10 +259,7 @@ class Generator:
             sources: Tensor, **named: Any
         ) -> tuple[SearchResult, Tensor, SearchInputs, SearchState]:
             inputs, state, *sizes = prepare_search(model, sources, request, **named)
-            start = search.start(model, inputs, state, sizes[0])
-            now = run_steps(
-                search, model, inputs, start, *first_part_limits(inputs, *sizes)
-            )
+            now = first_part(search, model, inputs, state, *sizes)
             result = mark_truncated(search.result(model, now), model, inputs)
             return result, ops.all(now.done), inputs, now
 
