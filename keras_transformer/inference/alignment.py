@@ -7,7 +7,11 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
-from keras_transformer.inference.sequence_model import SequenceInputs, SequenceModel
+from keras_transformer.inference.sequence_model import (
+    SequenceInputs,
+    SequenceModel,
+    check_cross_attention,
+)
 from keras_transformer.inference.sources import pair_batches, token_pairs
 from keras_transformer.inference.token_ids import Sequences
 from keras_transformer.types import Tensor
@@ -51,6 +55,7 @@ class Aligner:
         batch_size: int,
     ) -> list[Alignment]:
         """Aligns pairs; see `GenerativeModel.align`."""
+        check_cross_attention(self._model, "`align`")
         compiled = self._compile(layer)
         pairs = token_pairs(self._model, sources, targets)
         are_arrays = self._model.source_spec is not None

@@ -32,7 +32,10 @@ from keras_transformer.inference.request import (
     check_seed,
     seed_or_random,
 )
-from keras_transformer.inference.sequence_model import SequenceModel
+from keras_transformer.inference.sequence_model import (
+    SequenceModel,
+    check_cross_attention,
+)
 from keras_transformer.inference.sources import (
     SourceRows,
     batch_of_sources,
@@ -100,6 +103,8 @@ class Generator:
         include_source: bool = False,  # whether each text begins with its input
     ) -> Any:
         """Decodes; see `GenerativeModel.generate`."""
+        if return_alignments:
+            check_cross_attention(self._model, "`return_alignments`")
         check_request(request, batch_size)
         check_stop(stop)
         check_seed(seed)

@@ -1,6 +1,5 @@
 """Base class of the models that generation, scoring and alignment use."""
 
-import abc
 from typing import TYPE_CHECKING, TypedDict
 
 import keras
@@ -68,7 +67,6 @@ class SequenceModel(keras.Model):
         """The arrays that are sources in place of token ids; `None` = token ids."""
         return None
 
-    @abc.abstractmethod
     def start_decoding(
         self,
         encoder_token_ids: TokenIds,
@@ -93,8 +91,8 @@ class SequenceModel(keras.Model):
             `"attention"`, float32 `(batch, num_beams, source_length)`: the
             cross-attention of the last block, a mean over its heads.
         """
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def decode_step(
         self, token_ids: TokenIds, index: Tensor, state: ModelState
     ) -> tuple[Tensor, ModelState]:
@@ -108,12 +106,12 @@ class SequenceModel(keras.Model):
         Returns:
             Logits `(batch, num_beams, target_vocabulary_size)` and the new state.
         """
+        raise NotImplementedError
 
     def state_axes(self, state: ModelState) -> object:
         """Returns what a search may do with the state; see `DecodingModel`."""
         return keras.tree.map_structure(lambda _: StateAxes(has_beams=True), state)
 
-    @abc.abstractmethod
     def cross_attention(
         self,
         encoder_token_ids: TokenIds,
@@ -133,8 +131,10 @@ class SequenceModel(keras.Model):
             heads.
 
         Raises:
-            ValueError: if there is no such layer.
+            ValueError: if there is no such layer, or the model has no cross-attention.
         """
+        check_cross_attention(self, "`cross_attention`")
+        raise NotImplementedError
 
     def prepare_sources(self, sources: Sources) -> Sources:
         """Converts sources to the inputs of `start_decoding`.
@@ -200,3 +200,12 @@ class SequenceModel(keras.Model):
             int or int32 scalar tensor: at least `max_steps` of each source.
         """
         return self.max_steps(source_length, max_length)
+
+
+def check_cross_attention(model: SequenceModel, argument: str) -> None:
+    """Raises `ValueError` if a model has no cross-attention."""
+    if not model.has_cross_attention:
+        raise ValueError(
+            f"{argument} requires a model with cross-attention, such as `Seq2Seq`; "
+            f"received a `{type(model).__name__}`, which has no source."
+        )

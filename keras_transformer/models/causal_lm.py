@@ -1,7 +1,7 @@
 """The decoder-only Transformer: a language model."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import keras
 from keras import ops
@@ -14,11 +14,13 @@ from keras_transformer.decoding.lengths import (
     output_lengths,
     smaller,
 )
-from keras_transformer.inference.alignment import Alignment
 from keras_transformer.inference.constraints import Constraints
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import ScoreResult
-from keras_transformer.inference.sequence_model import SequenceInputs
+from keras_transformer.inference.sequence_model import (
+    SequenceInputs,
+    check_cross_attention,
+)
 from keras_transformer.inference.text_windows import score_texts
 from keras_transformer.inference.token_ids import Sequences
 from keras_transformer.layers import (
@@ -456,8 +458,6 @@ class CausalLM(TransformerModel):
         language_model.generate([[2, 17, 25]]).token_ids
         ```
         """
-        if return_alignments:
-            _refuse("`return_alignments`")
         search = chosen_search("generate", search, self.default_search, options)
         request = Request(search, max_length, min_length)
         return self._generator.generate(
@@ -466,6 +466,7 @@ class CausalLM(TransformerModel):
             batch_size=batch_size,
             return_scores=return_scores,
             return_truncated=return_truncated,
+            return_alignments=return_alignments,
             prefix=prefix,
             seed=seed,
             distinct_texts=distinct_texts,
@@ -520,25 +521,6 @@ class CausalLM(TransformerModel):
         """
         return score_texts(self, texts, context, stride, batch_size)
 
-    def align(
-        self,
-        sources: Sequences,
-        targets: Sequences,
-        layer: int | None = None,
-        batch_size: int = 64,
-    ) -> list[Alignment]:
-        """Raises `ValueError`: the model has no cross-attention."""
-        _refuse("`align`")
-
-    def cross_attention(
-        self,
-        encoder_token_ids: TokenIds,
-        decoder_token_ids: TokenIds,
-        layer: int | None = None,
-    ) -> Tensor:
-        """Raises `ValueError`: the model has no cross-attention."""
-        _refuse("`cross_attention`")
-
     def start_decoding(
         self,
         encoder_token_ids: TokenIds,
@@ -563,7 +545,9 @@ class CausalLM(TransformerModel):
             ValueError: if `return_attention` is `True`.
         """
         if return_attention:
-            _refuse("a `coverage_penalty` and other searches with `needs_attention`")
+            check_cross_attention(
+                self, "a `coverage_penalty` and other searches with `needs_attention`"
+            )
         token_ids = encoder_token_ids
         batch, prompt_length = ops.shape(token_ids)
         last = prompt_lengths(token_ids, self.pad_token_id)[:, None] - 1
@@ -671,10 +655,3 @@ def prompt_lengths(token_ids: TokenIds, pad_token_id: int) -> Tensor:
     """Returns the lengths of padded prompts, int32 `(batch,)`, at least 1."""
     real = padding_mask(token_ids, pad_token_id)
     return ops.maximum(int32_sum(real, axis=1), 1)
-
-
-def _refuse(argument: str) -> NoReturn:
-    raise ValueError(
-        f"{argument} requires a model with cross-attention, such as `Seq2Seq`; "
-        "received a `CausalLM`, which has no source."
-    )
