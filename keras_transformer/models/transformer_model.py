@@ -170,6 +170,18 @@ class TransformerModel(GenerativeModel, TokenTrainer):
                 name="output_bias",
             )
 
+    def keep_length_ratio(self, data: object) -> None:
+        """Raises `output_length_ratio` to that of a dataset.
+
+        Args:
+            data: the dataset of a `ParallelDataset`; other data have no effect.
+        """
+        ratio = float(getattr(data, "output_length_ratio", 1.0))
+        if ratio > self.output_length_ratio:
+            self.output_length_ratio = ratio
+            for compiled in ("_generator", "_stepper"):
+                vars(self).pop(compiled, None)
+
     def embed_target(
         self,
         token_ids: TokenIds,
