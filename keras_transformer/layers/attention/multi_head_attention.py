@@ -12,7 +12,6 @@ from keras_transformer.layers.attention.axes import Masks, call_over_axes
 from keras_transformer.layers.attention.blockwise import (
     blockwise_attention,
     is_blockwise_faster,
-    mask_and_bias,
 )
 from keras_transformer.layers.attention.key_values import (
     Cache,
@@ -20,6 +19,7 @@ from keras_transformer.layers.attention.key_values import (
     read_cache,
     update_cache,
 )
+from keras_transformer.layers.attention.mask_and_bias import mask_and_bias
 from keras_transformer.layers.attention.patterns import AttentionPattern
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     scaled_dot_product_attention,
