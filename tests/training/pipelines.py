@@ -59,7 +59,10 @@ def in_parts(model, inputs):
     encoded = [model.encoder(x, padding_mask=m, training=True) for x, m in parts]
     x = model.embed_target(inputs["decoder_token_ids"], training=True)
     parts = zip(ops.split(x, PARTS), encoded, masks, strict=True)
-    decoded = [model.decoder(*each, training=True) for each in parts]
+    decoded = [
+        model.decoder(x, source, encoder_padding_mask=m, training=True)
+        for x, source, m in parts
+    ]
     return model.compute_logits(ops.concatenate(decoded))
 
 
