@@ -12,9 +12,10 @@ from keras_transformer.types import Size, Tensor
 class KeyValues(NamedTuple):
     """Key-value cache in the layout of the matrix products of attention.
 
-    No transposition is needed before a decoding step, unlike with KerasHub's layout
-    `(batch, 2, length, num_key_value_heads, key_dim)`, which `update_cache` and
-    `read_cache` accept too. Do not use a `KeyValues` again after an update: PyTorch
+    `read_cache` transposes it, and `scaled_dot_product_attention` transposes back: both
+    cancel, so a decoding step copies no cache, unlike with KerasHub's layout
+    `(batch, 2, length, num_key_value_heads, key_dim)`. `update_cache` and `read_cache`
+    accept that layout too. Do not use a `KeyValues` again after an update: PyTorch
     overwrites its tensors. The entries of several hypotheses of a sentence follow
     each other along the length.
 

@@ -481,7 +481,7 @@ class MultiHeadAttention(QuantizedLayers):
             **options,
             query_positions=query_positions,
             key_positions=key_positions,
-            is_self_attention=cache is None and _are_same_tokens(query, key),
+            has_equal_lengths=cache is None and _have_equal_lengths(query, key),
         )
         if query_mask is not None:
             attended, scores = zero_masked_queries(attended, scores, query_mask)
@@ -502,7 +502,7 @@ class MultiHeadAttention(QuantizedLayers):
         use_causal_mask: bool = False,
         query_positions: Tensor | None = None,
         key_positions: Tensor | None = None,
-        is_self_attention: bool = True,
+        has_equal_lengths: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
         """Computes attention of the heads; a subclass may override it as in Keras."""
         # Only the pairs inside and near the pattern are computed if that is faster, the
@@ -512,7 +512,7 @@ class MultiHeadAttention(QuantizedLayers):
         flash = self._flash_attention or keras.config.is_flash_attention_enabled()
         if (
             self.pattern is not None
-            and is_self_attention
+            and has_equal_lengths
             and query_positions is None
             and key_positions is None
             and not return_attention_scores
@@ -675,11 +675,12 @@ class MultiHeadAttention(QuantizedLayers):
 
 def _fills(key: Tensor, key_heads: Tensor) -> bool:
     """Returns whether the keys of a call are all entries of its cache."""
-    return key.shape[1] == key_heads.shape[1] is not None
+    length, cache_length = key.shape[1], key_heads.shape[1]
+    return length is not None and length == cache_length
 
 
-def _are_same_tokens(query: Tensor, key: Tensor) -> bool:
-    """Returns whether queries and keys may belong to the same tokens."""
+def _have_equal_lengths(query: Tensor, key: Tensor) -> bool:
+    """Returns whether there are as many keys as queries, as far as is known."""
     if None in (query.shape[1], key.shape[1]):
         return query is key
     return query.shape[1] == key.shape[1]
