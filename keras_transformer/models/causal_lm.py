@@ -35,7 +35,7 @@ from keras_transformer.layers.attention.key_values import KeyValues
 from keras_transformer.layers.masking import align_rows, restore_order
 from keras_transformer.layers.positions.scheme import keep_untracked
 from keras_transformer.layers.sub_layers import Initializer
-from keras_transformer.models.beam_history import add_newest
+from keras_transformer.models.beam_mask import add_newest
 from keras_transformer.models.transformer_model import OutputState, TransformerModel
 from keras_transformer.models.vocabularies import (
     check_length_ratio,
@@ -88,7 +88,7 @@ class CausalLMState(OutputState, total=False):
     """
 
     caches: list[tuple[KeyValues, ...]]  # the `KeyValues` of each decoder block
-    history: Mask  # bool (batch, num_beams, entries); see `beam_history`
+    beam_mask: Mask  # bool (batch, num_beams, entries): the histories
     prompt_mask: Mask  # bool (batch, prompt_length), without the last tokens
     last_tokens: TokenIds  # int32 (batch,), the last tokens of the prompts
 
@@ -571,7 +571,7 @@ class CausalLM(TransformerModel):
         more = ops.zeros((batch, num_beams, entries), "bool")
         return {
             "caches": [(cache.extended(prompt_length + entries),) for cache in filled],
-            "history": ops.concatenate([known, more], axis=2),
+            "beam_mask": ops.concatenate([known, more], axis=2),
             "prompt_mask": prompt_mask,
             "last_tokens": ops.take_along_axis(token_ids, last, axis=1)[:, 0],
             **self._output_state(),
@@ -583,24 +583,26 @@ class CausalLM(TransformerModel):
         """Computes the logits of the next tokens; see `GenerativeModel.decode_step`."""
         last = ops.cast(state["last_tokens"][:, None], token_ids.dtype)
         token_ids = ops.where(ops.equal(index, 0), last, token_ids)
-        num_beams, entries = state["history"].shape[1], ops.shape(state["history"])[2]
+        # The beams are the queries of one attention: see `models/beam_mask.py`.
+        beam_mask = state["beam_mask"]
+        num_beams, entries = beam_mask.shape[1], ops.shape(beam_mask)[2]
         prompt_length = ops.shape(state["prompt_mask"])[1]
-        newest = prompt_length + index * num_beams
-        history = add_newest(state["history"], newest)
+        entry = prompt_length + index * num_beams
+        beam_mask = add_newest(beam_mask, entry)
         first = int32_sum(state["prompt_mask"], axis=1)[:, None]
         positions = ops.broadcast_to(first + index, ops.shape(token_ids))
-        entry = ops.arange(entries, dtype="int32")[None]
-        steps = ops.floor_divide(entry - prompt_length, num_beams)
+        indices = ops.arange(entries, dtype="int32")[None]
+        steps = ops.floor_divide(indices - prompt_length, num_beams)
         x, caches = self.decoder.step(
             self.embed_target(token_ids, positions, training=False),
             state["caches"],
-            newest,
-            attention_mask=history,
+            entry,
+            attention_mask=beam_mask,
             positions=positions,
-            cache_positions=ops.where(entry < prompt_length, entry, first + steps),
+            cache_positions=ops.where(indices < prompt_length, indices, first + steps),
         )
         logits = self.compute_logits(x, state.get("output_kernel"))
-        return logits, {**state, "caches": caches, "history": history}
+        return logits, {**state, "caches": caches, "beam_mask": beam_mask}
 
     def max_steps(
         self, source_lengths: SizeT, max_length: OutputLength | None = None

@@ -25,7 +25,7 @@ from keras_transformer.layers.attention.key_values import KeyValues
 from keras_transformer.layers.masking import align_rows, restore_order
 from keras_transformer.layers.positions.scheme import Positions, position_pair
 from keras_transformer.layers.sub_layers import Initializer
-from keras_transformer.models.beam_history import add_newest
+from keras_transformer.models.beam_mask import add_newest
 from keras_transformer.models.transformer_model import OutputState, TransformerModel
 from keras_transformer.models.vocabularies import (
     VocabularySizes,
@@ -69,7 +69,7 @@ class Seq2SeqState(OutputState, total=False):
     """The state of decoding."""
 
     caches: list[tuple[KeyValues, ...]]  # of each block: of all beams, of the sources
-    history: Mask  # bool (batch, num_beams, entries); see `beam_history`
+    beam_mask: Mask  # bool (batch, num_beams, entries): the histories
     source_mask: Mask  # bool (batch, source_length), the real tokens
     # float32 (batch, num_beams, source_length), of the newest tokens: a mean over the
     # heads of the last block
@@ -496,7 +496,7 @@ class Seq2Seq(TransformerModel):
         entries = max_length * num_beams
         state: Seq2SeqState = {
             "caches": self.decoder.empty_caches(encoded, entries),
-            "history": ops.zeros((batch, num_beams, entries), "bool"),
+            "beam_mask": ops.zeros((batch, num_beams, entries), "bool"),
             "source_mask": mask,
             **self._output_state(),
         }
@@ -509,23 +509,25 @@ class Seq2Seq(TransformerModel):
         self, token_ids: TokenIds, index: Tensor, state: Seq2SeqState
     ) -> tuple[Tensor, Seq2SeqState]:
         """Computes the logits of the next tokens; see `GenerativeModel.decode_step`."""
-        num_beams, entries = state["history"].shape[1], ops.shape(state["history"])[2]
-        newest = index * num_beams
-        history = add_newest(state["history"], newest)
+        # The beams are the queries of one attention: see `models/beam_mask.py`.
+        beam_mask = state["beam_mask"]
+        num_beams, entries = beam_mask.shape[1], ops.shape(beam_mask)[2]
+        entry = index * num_beams
+        beam_mask = add_newest(beam_mask, entry)
         positions = ops.broadcast_to(index, (num_beams,))
-        steps = ops.floor_divide(ops.arange(entries, dtype="int32"), num_beams)
+        indices = ops.arange(entries, dtype="int32")
         x = self.embed_target(token_ids, positions, training=False)
         x, caches, *scores = self.decoder.step(
             x,
             state["caches"],
-            newest,
-            attention_mask=history,
+            entry,
+            attention_mask=beam_mask,
             encoder_padding_mask=state["source_mask"],
             positions=positions,
-            cache_positions=steps,
+            cache_positions=ops.floor_divide(indices, num_beams),
             return_attention_scores="attention" in state,
         )
-        state = {**state, "caches": caches, "history": history}
+        state = {**state, "caches": caches, "beam_mask": beam_mask}
         if scores:
             attention = ops.cast(scores[0]["cross_attention"], "float32")
             state["attention"] = ops.mean(attention, axis=1)

@@ -15,7 +15,7 @@ from keras_transformer.layers.transformer_layer import (
     MODEL_OBJECTS,
     deserialize_objects,
 )
-from keras_transformer.models.beam_history import axes_of_state
+from keras_transformer.models.beam_mask import axes_of_state
 from keras_transformer.models.file_checks import check_fits_memory
 from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.models.vocabularies import (
