@@ -16,7 +16,7 @@ from keras_transformer.decoding.loop import (
 )
 from keras_transformer.inference.alignment import Aligner, Alignment
 from keras_transformer.inference.batch_search import (
-    count_steps,
+    max_length_and_capacity,
     prepare_search,
     search_batch,
 )
@@ -189,7 +189,7 @@ class Generator:
         check_rows(prefixes, "prefix", "target", size, longest, limit_name)
         lengths = source_lengths(model, rows)
         for number, (row, length) in enumerate(zip(prefixes, lengths, strict=True)):
-            steps = model.max_steps(length, request.max_length)
+            steps = model.max_output_lengths(length, request.max_length)
             if model.end_token_id in row or len(row) >= steps:
                 raise ValueError(
                     "`prefix` must be shorter than the maximum output length and "
@@ -211,7 +211,9 @@ class Generator:
         model = self._model
         check_finds_phrases(request.search)
         lengths = source_lengths(model, rows)
-        steps = (model.max_steps(length, request.max_length) for length in lengths)
+        steps = (
+            model.max_output_lengths(length, request.max_length) for length in lengths
+        )
         ends = int(model.forces_end_token)
         pairs = zip(steps, prefixes, strict=True)
         room = [count - len(prefix) - ends for count, prefix in pairs]
@@ -263,14 +265,15 @@ class Generator:
         def first(
             sources: Tensor, **named: Any
         ) -> tuple[SearchResult, Tensor, SearchInputs, SearchState]:
-            inputs, state, *sizes = prepare_search(model, sources, request, **named)
-            now = first_part(search, model, inputs, state, *sizes)
+            prepared = prepare_search(model, sources, request, **named)
+            inputs = prepared.inputs
+            now = first_part(search, model, *prepared)
             result = mark_truncated(search.result(model, now), model, inputs)
             return result, ops.all(now.done), inputs, now
 
         def rest(inputs: SearchInputs, now: SearchState) -> SearchResult:
             source_length = ops.shape(inputs.source_mask)[1]
-            sizes = count_steps(model, source_length, request.max_length)
+            sizes = max_length_and_capacity(model, source_length, request.max_length)
             end = run_rest(search, model, inputs, now, *sizes)
             return mark_truncated(search.result(model, end), model, inputs)
 

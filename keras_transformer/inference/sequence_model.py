@@ -166,7 +166,7 @@ class SequenceModel(keras.Model):
             return mask
         return padding_mask(sources, self.pad_token_id)
 
-    def max_steps(
+    def max_output_lengths(
         self, source_lengths: SizeT, max_length: OutputLength | None = None
     ) -> SizeT:
         """Returns the maximum output lengths, as `max_target_length` limits them.
@@ -187,7 +187,7 @@ class SequenceModel(keras.Model):
         limit = self.max_target_length
         return steps if limit is None else smaller(steps, limit)
 
-    def longest_output(
+    def max_output_length(
         self, source_length: SizeT, max_length: OutputLength | None = None
     ) -> SizeT:
         """Returns the maximum output length of a batch.
@@ -197,9 +197,9 @@ class SequenceModel(keras.Model):
             max_length: int or `RelativeLength`; see `generate`.
 
         Returns:
-            int or int32 scalar tensor: at least `max_steps` of each source.
+            int or int32 scalar tensor: at least `max_output_lengths` of each source.
         """
-        return self.max_steps(source_length, max_length)
+        return self.max_output_lengths(source_length, max_length)
 
 
 def check_cross_attention(model: SequenceModel, argument: str) -> None:

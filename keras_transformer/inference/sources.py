@@ -130,7 +130,7 @@ def token_pairs(
     if model.source_spec is not None:
         return Pairs(rows, target_rows)
     for number, (source, target) in enumerate(zip(rows, target_rows, strict=True)):
-        longest = model.max_steps(len(source), sys.maxsize)
+        longest = model.max_output_lengths(len(source), sys.maxsize)
         if len(target) > longest:
             raise ValueError(
                 f"`targets` must have at most {longest} tokens after a source of "

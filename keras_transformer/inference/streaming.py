@@ -177,10 +177,10 @@ class Stepper:
         def start(
             token_ids: TokenIds, prefixes: TokenIds, seed: Tensor
         ) -> tuple[SearchInputs, SearchState]:
-            inputs, state, steps, _ = prepare_search(
-                model, token_ids, request, prefixes, seed, has_all_room=True
+            inputs, state, max_length, _ = prepare_search(
+                model, token_ids, request, prefixes, seed, full_capacity=True
             )
-            return inputs, search.start(model, inputs, state, steps)
+            return inputs, search.start(model, inputs, state, max_length)
 
         def advance(inputs: SearchInputs, state: SearchState) -> SearchState:
             return search.advance(model, inputs, state)

@@ -604,7 +604,7 @@ class CausalLM(TransformerModel):
         logits = self.compute_logits(x, state.get("output_kernel"))
         return logits, {**state, "caches": caches, "beam_mask": beam_mask}
 
-    def max_steps(
+    def max_output_lengths(
         self, source_lengths: SizeT, max_length: OutputLength | None = None
     ) -> SizeT:
         """Returns the maximum numbers of new tokens, as the context limits them.
@@ -621,7 +621,7 @@ class CausalLM(TransformerModel):
             return steps
         return smaller(steps, self.max_length + 1 - source_lengths)
 
-    def longest_output(
+    def max_output_length(
         self, source_length: SizeT, max_length: OutputLength | None = None
     ) -> SizeT:
         """Returns the maximum number of new tokens of a batch of prompts.
