@@ -36,13 +36,18 @@ def source_rows(model: SequenceModel, sources: Sequences, argument: str) -> Sour
     if model.source_spec is not None:
         arrays = array_rows(model.source_spec, sources, argument)
         if model.source_spec.shape is None and arrays:
-            start = ops.full((1, 1), model.start_token_id, "int32")
-            first = ops.convert_to_tensor(arrays[0][None])
-            model({"encoder_token_ids": first, "decoder_token_ids": start})  # builds it
+            _build_model(model, arrays[0])
         return arrays
     pad = model.pad_token_id
     rows = token_rows(sources, argument, model.source_tokenizer, pad)
     return [row or [*model.empty_source] for row in rows]
+
+
+def _build_model(model: SequenceModel, array: np.ndarray) -> None:
+    """Builds a model by a call, since the shape of its sources was unknown."""
+    source = ops.convert_to_tensor(array[None])
+    start = ops.full((1, 1), model.start_token_id, "int32")
+    model({"encoder_token_ids": source, "decoder_token_ids": start})
 
 
 def check_sources(model: SequenceModel, rows: SourceRows, argument: str) -> None:
