@@ -412,9 +412,9 @@ def _log_probabilities(
     for batch in pair_batches(model, token_pairs(model, rows, targets), len(rows)):
         logits = ops.cast(model(batch.inputs, training=False), "float32")
         found = ops.convert_to_numpy(ops.log_softmax(logits))
-        for number, table in zip(batch.numbers, found, strict=False):
-            tables[number] = table[: len(targets[number])].copy()
-    return [tables[number] for number in range(len(rows))]
+        for index, table in zip(batch.indices, found, strict=False):
+            tables[index] = table[: len(targets[index])].copy()
+    return [tables[index] for index in range(len(rows))]
 
 
 # Generates texts with the folder alone.

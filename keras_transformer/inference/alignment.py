@@ -67,14 +67,14 @@ class Aligner:
         found: dict[int, Alignment] = {}
         for batch in pair_batches(self._model, pairs, batch_size):
             attention, positions = map(ops.convert_to_numpy, compiled(batch.inputs))
-            for row, number in enumerate(batch.numbers):
-                length = len(pairs.targets[number])
-                width = None if are_arrays else len(pairs.sources[number])
-                found[number] = Alignment(
+            for row, index in enumerate(batch.indices):
+                length = len(pairs.targets[index])
+                width = None if are_arrays else len(pairs.sources[index])
+                found[index] = Alignment(
                     attention[row, :length, :width].copy(),
                     positions[row, :length].copy(),
                 )
-        return [found[number] for number in range(len(pairs.sources))]
+        return [found[index] for index in range(len(pairs.sources))]
 
     def _compile(self, layer: int | None) -> Callable[..., BatchAlignment]:
         model = self._model
