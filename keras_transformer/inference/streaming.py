@@ -38,12 +38,14 @@ from keras_transformer.inference.token_ids import (
     pad_prefixes,
 )
 from keras_transformer.types import Tensor, TokenIds
-from keras_transformer_runtime.engines.generation_options import check_stop, cut_pieces
+from keras_transformer_runtime.engines.generation_options import (
+    REPLACEMENT,
+    check_stop,
+    cut_pieces,
+)
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
-
-REPLACEMENT = "\ufffd"  # replaces the bytes of an incomplete character
 
 
 class SearchTree(NamedTuple):
