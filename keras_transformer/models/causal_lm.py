@@ -261,7 +261,7 @@ class CausalLM(TransformerModel):
         self.max_length = self.max_source_length = self.max_target_length = limit
         self.output_length_ratio = check_length_ratio(output_length_ratio)
         self.tokenizer = self.source_tokenizer = self.target_tokenizer = tokenizer
-        sizes = find_sizes(tokenizer, tokenizer, vocabulary_size, None, None)
+        sizes = find_sizes(tokenizer, tokenizer, vocabulary_size)
         self._set_vocabularies(sizes, pad_token_id, start_token_id, end_token_id)
         self._set_prompts(tokenizer, add_start_token)
         self._set_tying("all" if tie_embeddings else "none", output_bias)
@@ -336,8 +336,8 @@ class CausalLM(TransformerModel):
             x = restore_order(x, shifts, 1)
         if outputs is not None:
             last = ops.shape(x)[1] - 1
-            places = ops.minimum(outputs, last)[:, :, None]
-            x = ops.take_along_axis(x, places, axis=1)
+            indices = ops.minimum(outputs, last)[:, :, None]
+            x = ops.take_along_axis(x, indices, axis=1)
             x = ops.where(outputs[:, :, None] > last, float("nan"), x)
         logits = self.compute_logits(x)
         if not return_attention_scores:

@@ -28,7 +28,6 @@ from keras_transformer.layers.sub_layers import Initializer
 from keras_transformer.models.beam_mask import add_newest
 from keras_transformer.models.transformer_model import OutputState, TransformerModel
 from keras_transformer.models.vocabularies import (
-    VocabularySizes,
     check_array_sources,
     check_length_ratio,
     check_limit,
@@ -301,9 +300,18 @@ class Seq2Seq(TransformerModel):
                 tie_embeddings=tie_embeddings,
             )
         self._set_positions(positions, max_source_length, max_target_length)
-        sizes = self._find_sizes(
-            vocabulary_size, source_vocabulary_size, target_vocabulary_size
-        )
+        if self.embeds_arrays:
+            sizes = find_target_size(
+                self.target_tokenizer, vocabulary_size, target_vocabulary_size
+            )
+        else:
+            sizes = find_sizes(
+                self.source_tokenizer,
+                self.target_tokenizer,
+                vocabulary_size,
+                source_vocabulary_size,
+                target_vocabulary_size,
+            )
         self._set_vocabularies(sizes, pad_token_id, start_token_id, end_token_id)
         self._set_tying(tie_embeddings, output_bias)
         self._build_layers(
@@ -337,14 +345,6 @@ class Seq2Seq(TransformerModel):
             limit = check_limit(max_source, source, "max_source_length")
             self.max_source_length = limit
         self.max_target_length = check_limit(max_target, target, "max_target_length")
-
-    def _find_sizes(
-        self, shared: int | None, source: int | None, target: int | None
-    ) -> VocabularySizes:
-        source_tokenizer, tokenizer = self.source_tokenizer, self.target_tokenizer
-        if self.embeds_arrays:
-            return find_target_size(tokenizer, shared, target)
-        return find_sizes(source_tokenizer, tokenizer, shared, source, target)
 
     def _build_layers(
         self, source_embedding: keras.layers.Layer | None, **blocks: Any
@@ -398,18 +398,17 @@ class Seq2Seq(TransformerModel):
         sources, shifts = inputs["encoder_token_ids"], None
         if not self.embeds_arrays:
             sources, shifts = align_rows(sources, self.pad_token_id)
-        source, source_mask = self._embed_source(sources, training)
+        source, source_mask = self.embed_source(sources, training)
         target = self.embed_target(inputs["decoder_token_ids"], training=training)
         encoded = self.encoder(source, padding_mask=source_mask, **options)
-        if not return_attention_scores:
-            decoded = self.decoder(
-                target, encoded, encoder_padding_mask=source_mask, **options
-            )
-            return self.compute_logits(decoded)
-        encoded, encoder_scores = encoded
-        decoded, decoder_scores = self.decoder(
+        if return_attention_scores:
+            encoded, encoder_scores = encoded
+        decoded = self.decoder(
             target, encoded, encoder_padding_mask=source_mask, **options
         )
+        if not return_attention_scores:
+            return self.compute_logits(decoded)
+        decoded, decoder_scores = decoded
         cross_scores = [block["cross_attention"] for block in decoder_scores]
         if shifts is not None:
             encoder_scores = [restore_order(s, shifts, 2, 3) for s in encoder_scores]
@@ -421,23 +420,20 @@ class Seq2Seq(TransformerModel):
         }
         return OutputsWithScores(self.compute_logits(decoded), scores)
 
-    def embed_source(self, token_ids: TokenIds, training: bool | None = None) -> Tensor:
+    def embed_source(
+        self, sources: Tensor, training: bool | None = None
+    ) -> tuple[Tensor, Mask]:
         """Embeds source tokens and adds their positions.
 
         Args:
-            token_ids: int tensor `(batch, source_length)`, or the inputs of
-                `source_embedding`, if one was given.
+            sources: int tensor `(batch, source_length)`, padded at the end; or the
+                inputs of `source_embedding`, if one was given.
             training: bool, whether dropout is applied.
 
         Returns:
-            Tensor `(batch, source_length, hidden_dim)` in the compute dtype.
+            Tensor `(batch, source_length, hidden_dim)` in the compute dtype, and the
+            padding mask, boolean `(batch, source_length)`.
         """
-        return self._embed_source(token_ids, training)[0]
-
-    def _embed_source(
-        self, sources: Tensor, training: bool | None
-    ) -> tuple[Tensor, Mask]:
-        """Returns the inputs of the encoder and the padding mask."""
         if self.embeds_arrays:
             layer, width = self.source_embedding, self.hidden_dim
             _, x, mask = embed_arrays(layer, sources, width, training)
@@ -467,7 +463,7 @@ class Seq2Seq(TransformerModel):
         sources, shifts = encoder_token_ids, None
         if not self.embeds_arrays:
             sources, shifts = align_rows(sources, self.pad_token_id)
-        x, mask = self._embed_source(sources, training)
+        x, mask = self.embed_source(sources, training)
         encoded = self.encoder(x, padding_mask=mask, training=training)
         return encoded if shifts is None else restore_order(encoded, shifts, 1)
 
@@ -490,7 +486,7 @@ class Seq2Seq(TransformerModel):
         return_attention: bool = False,
     ) -> Seq2SeqState:
         """Encodes the sources; see `GenerativeModel.start_decoding`."""
-        x, mask = self._embed_source(encoder_token_ids, training=False)
+        x, mask = self.embed_source(encoder_token_ids, training=False)
         encoded = self.encoder(x, padding_mask=mask, training=False)
         batch, source_length = ops.shape(mask)
         entries = max_length * num_beams

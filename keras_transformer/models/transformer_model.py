@@ -71,6 +71,10 @@ class TransformerModel(GenerativeModel, TokenTrainer):
     feed_forward_options: Options
     residual_options: Options
 
+    # A constructor sets tokenizers, limits and positions, and calls these methods in
+    # their order, since each reads what the ones before have set. A decoder, not yet
+    # built, precedes `_keep_block_arguments`.
+
     def _set_vocabularies(
         self,
         sizes: VocabularySizes,
@@ -115,8 +119,8 @@ class TransformerModel(GenerativeModel, TokenTrainer):
         self, name: str, vocabulary_size: int
     ) -> keras.layers.Embedding:
         is_output = name != "source" and self.shares_output
-        kind = Embedding if is_output else keras.layers.Embedding
-        embedding = kind(
+        layer_class = Embedding if is_output else keras.layers.Embedding
+        embedding = layer_class(
             vocabulary_size,
             self.hidden_dim,
             embeddings_initializer=keras.initializers.RandomNormal(
@@ -140,8 +144,8 @@ class TransformerModel(GenerativeModel, TokenTrainer):
         """Returns the normalisation of the embeddings, of the kind in the blocks."""
         if not self.normalize_embeddings:
             return None
-        kind = self.residual_options.get("normalization") or "layer"
-        norm = make_normalization(kind, self.layer_norm_epsilon, self.dtype_policy)
+        name = self.residual_options.get("normalization") or "layer"
+        norm = make_normalization(name, self.layer_norm_epsilon, self.dtype_policy)
         assert norm is not None
         norm.build((None, None, self.hidden_dim))
         return norm

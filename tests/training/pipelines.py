@@ -52,9 +52,8 @@ def in_parts(model, inputs):
     """
     model.encoder.rematerialize = model.decoder.rematerialize = False
     source = inputs["encoder_token_ids"]
-    mask = source != 0
-    x = model.embed_source(source, training=True)
-    masks = np.split(mask, PARTS)
+    x, _ = model.embed_source(source, training=True)
+    masks = np.split(source != 0, PARTS)
     parts = zip(ops.split(x, PARTS), masks, strict=True)
     encoded = [model.encoder(x, padding_mask=m, training=True) for x, m in parts]
     x = model.embed_target(inputs["decoder_token_ids"], training=True)
