@@ -17,7 +17,7 @@ from keras import ops
 
 from keras_transformer.backend.keras_internals import check_not_quantized
 from keras_transformer.decoding import Search
-from keras_transformer.decoding.generation_options import options_of
+from keras_transformer.decoding.generation_options import options_from_search
 from keras_transformer.export.checking import (
     ROUNDING_TOLERANCE,
     SCORE_TOLERANCE,
@@ -172,7 +172,7 @@ def export_ctranslate2(
     transformer = check_transformer(model, "ctranslate2")
     tokenizer = tokenizers_of(model).source
     check_not_quantized(model)
-    recorded = options_of(search).with_given(**options)
+    recorded = options_from_search(search).with_given(**options)
     texts = list(check_texts or sample_texts(model))
     if isinstance(transformer, Seq2Seq):  # without empty texts
         texts = [text for text in texts if len(tokenizer.tokenize([text])[0])]

@@ -87,11 +87,11 @@ def search_inputs(
     phrases: TokenIds | None = None,
 ) -> SearchInputs:
     """Returns the constraints of a search; see `prepare_search`."""
-    real = model.source_mask(sources)
-    lengths = int32_sum(real, axis=1)
-    batch, source_length = ops.shape(real)
+    source_mask = model.source_mask(sources)
+    lengths = int32_sum(source_mask, axis=1)
+    batch, source_length = ops.shape(source_mask)
     if model.source_spec is None:
-        keys = key_of_tokens(sources, real)
+        keys = key_of_tokens(sources, source_mask)
     else:
         keys = key_of_array(without_embedding(sources))
     if prefixes is None:
@@ -104,7 +104,7 @@ def search_inputs(
         limits=ops.where(lengths > 0, limits, 1),
         min_lengths=output_lengths(request.min_length, lengths),
         prefixes=prefixes,
-        source_mask=real,
+        source_mask=source_mask,
         keys=combine(keys, seed),
         phrases=phrases,
     )

@@ -23,7 +23,7 @@ from keras_transformer.inference.source_arrays import (
     Sources,
 )
 from keras_transformer.layers import padding_mask
-from keras_transformer.layers.masking import align_rows
+from keras_transformer.layers.masking import move_padding_to_end
 from keras_transformer.types import Mask, Size, SizeT, Tensor, TokenIds
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ class SequenceModel(keras.Model):
                 tokens to the state.
 
         Returns:
-            A nest of tensors; with `return_attention=True` a dictionary with the key
-            `"attention"`, float32 `(batch, num_beams, source_length)`: the
+            A nested structure of tensors; with `return_attention=True` a dictionary
+            with the key `"attention"`, float32 `(batch, num_beams, source_length)`: the
             cross-attention of the last block, a mean over its heads.
         """
         raise NotImplementedError
@@ -109,7 +109,7 @@ class SequenceModel(keras.Model):
         raise NotImplementedError
 
     def state_axes(self, state: ModelState) -> object:
-        """Returns what a search may do with the state; see `DecodingModel`."""
+        """Returns a structure like `state` with the `StateAxes` of each tensor."""
         return keras.tree.map_structure(lambda _: StateAxes(has_beams=True), state)
 
     def cross_attention(
@@ -148,7 +148,7 @@ class SequenceModel(keras.Model):
             their embedding, also if `sources` are the result of this method.
         """
         token_ids = ops.convert_to_tensor(sources, "int32")
-        return align_rows(token_ids, self.pad_token_id)[0]
+        return move_padding_to_end(token_ids, self.pad_token_id)[0]
 
     def source_mask(self, sources: Sources) -> Mask:
         """Returns which positions of the sources are tokens, not padding.

@@ -32,7 +32,7 @@ from keras_transformer.layers import (
 from keras_transformer.layers.activations import Activation
 from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.attention.key_values import KeyValues
-from keras_transformer.layers.masking import align_rows, restore_order
+from keras_transformer.layers.masking import move_padding_back, move_padding_to_end
 from keras_transformer.layers.positions.scheme import keep_untracked
 from keras_transformer.layers.sub_layers import Initializer
 from keras_transformer.models.beam_mask import add_newest
@@ -75,7 +75,7 @@ class _Rows(NamedTuple):
     token_ids: TokenIds  # int (batch, length)
     positions: Tensor | None = None  # int (batch, length); None = from 0
     mask: Tensor | None = None  # bool (batch, length, length); None = causal
-    shifts: Tensor | None = None  # int (batch, 1), the padding that `align_rows` moved
+    shifts: Tensor | None = None  # int (batch, 1), the padding that has been moved
     outputs: Tensor | None = None  # int (batch, target_length), positions; None = all
 
 
@@ -333,7 +333,7 @@ class CausalLM(TransformerModel):
         )
         x, *scores = found if return_attention_scores else (found,)
         if shifts is not None:
-            x = restore_order(x, shifts, 1)
+            x = move_padding_back(x, shifts, 1)
         if outputs is not None:
             last = ops.shape(x)[1] - 1
             indices = ops.minimum(outputs, last)[:, :, None]
@@ -344,12 +344,12 @@ class CausalLM(TransformerModel):
             return logits
         attention = [block["self_attention"] for block in scores[0]]
         if shifts is not None:
-            attention = [restore_order(block, shifts, 2, 3) for block in attention]
+            attention = [move_padding_back(block, shifts, 2, 3) for block in attention]
         return logits, attention
 
     def _parse(self, inputs: Any) -> "_Rows":
         if not isinstance(inputs, Mapping):
-            token_ids, shifts = align_rows(inputs, self.pad_token_id)
+            token_ids, shifts = move_padding_to_end(inputs, self.pad_token_id)
             return _Rows(token_ids, shifts=shifts)
         if "segment_ids" in inputs:
             segments = inputs["segment_ids"]
@@ -361,7 +361,7 @@ class CausalLM(TransformerModel):
 
     def _join(self, prompts: TokenIds, continuations: TokenIds) -> "_Rows":
         """Joins each prompt and its continuation, without padding between them."""
-        prompts, _ = align_rows(prompts, self.pad_token_id)
+        prompts, _ = move_padding_to_end(prompts, self.pad_token_id)
         lengths = prompt_lengths(prompts, self.pad_token_id)[:, None]
         prompt_length, length = ops.shape(prompts)[1], ops.shape(continuations)[1]
         both = ops.concatenate([prompts, continuations[:, 1:]], axis=1)
@@ -655,5 +655,5 @@ class CausalLM(TransformerModel):
 
 def prompt_lengths(token_ids: TokenIds, pad_token_id: int) -> Tensor:
     """Returns the lengths of padded prompts, int32 `(batch,)`, at least 1."""
-    real = padding_mask(token_ids, pad_token_id)
-    return ops.maximum(int32_sum(real, axis=1), 1)
+    is_token = padding_mask(token_ids, pad_token_id)
+    return ops.maximum(int32_sum(is_token, axis=1), 1)

@@ -134,7 +134,7 @@ class Ensemble(GenerativeModel):
         return _mean([logits for logits, _ in steps]), _join([own for _, own in steps])
 
     def state_axes(self, state: EnsembleState) -> dict[str, object]:
-        """Returns what a search may do with the states; see `DecodingModel`."""
+        """Returns a structure like `state` with the `StateAxes` of each tensor."""
         pairs = zip(self.models, state["models"], strict=True)
         axes: dict[str, object] = {
             "models": [model.state_axes(own) for model, own in pairs]

@@ -22,7 +22,7 @@ from keras_transformer.layers import (
 from keras_transformer.layers.activations import Activation
 from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.attention.key_values import KeyValues
-from keras_transformer.layers.masking import align_rows, restore_order
+from keras_transformer.layers.masking import move_padding_back, move_padding_to_end
 from keras_transformer.layers.positions.scheme import Positions, position_pair
 from keras_transformer.layers.sub_layers import Initializer
 from keras_transformer.models.beam_mask import add_newest
@@ -397,7 +397,7 @@ class Seq2Seq(TransformerModel):
         }
         sources, shifts = inputs["encoder_token_ids"], None
         if not self.embeds_arrays:
-            sources, shifts = align_rows(sources, self.pad_token_id)
+            sources, shifts = move_padding_to_end(sources, self.pad_token_id)
         source, source_mask = self.embed_source(sources, training)
         target = self.embed_target(inputs["decoder_token_ids"], training=training)
         encoded = self.encoder(source, padding_mask=source_mask, **options)
@@ -411,8 +411,10 @@ class Seq2Seq(TransformerModel):
         decoded, decoder_scores = decoded
         cross_scores = [block["cross_attention"] for block in decoder_scores]
         if shifts is not None:
-            encoder_scores = [restore_order(s, shifts, 2, 3) for s in encoder_scores]
-            cross_scores = [restore_order(s, shifts, 3) for s in cross_scores]
+            encoder_scores = [
+                move_padding_back(s, shifts, 2, 3) for s in encoder_scores
+            ]
+            cross_scores = [move_padding_back(s, shifts, 3) for s in cross_scores]
         scores: AttentionScores = {
             "encoder": encoder_scores,
             "decoder": [block["self_attention"] for block in decoder_scores],
@@ -462,10 +464,10 @@ class Seq2Seq(TransformerModel):
         """
         sources, shifts = encoder_token_ids, None
         if not self.embeds_arrays:
-            sources, shifts = align_rows(sources, self.pad_token_id)
+            sources, shifts = move_padding_to_end(sources, self.pad_token_id)
         x, mask = self.embed_source(sources, training)
         encoded = self.encoder(x, padding_mask=mask, training=training)
-        return encoded if shifts is None else restore_order(encoded, shifts, 1)
+        return encoded if shifts is None else move_padding_back(encoded, shifts, 1)
 
     @property
     def source_spec(self) -> ArraySpec | None:

@@ -247,7 +247,7 @@ class TransformerModel(GenerativeModel, TokenTrainer):
         return {"output_kernel": self.transposed_embeddings()}
 
     def state_axes(self, state: ModelState) -> dict[str, object]:
-        """Returns what a search may do with the state; see `DecodingModel`."""
+        """Returns a structure like `state` with the `StateAxes` of each tensor."""
         return axes_of_state(state)
 
     def summary(
