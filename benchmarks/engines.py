@@ -24,7 +24,7 @@ import numpy as np
 from measuring import environment, in_turns, print_header, print_row
 
 from keras_transformer import evaluation
-from keras_transformer.decoding.generation_options import search_of
+from keras_transformer.decoding.generation_options import search_from_options
 from keras_transformer.keras_engine import KerasEngine
 from keras_transformer.text import read_lines
 from keras_transformer_runtime.engines.ctranslate2_engine import CTranslate2Engine
@@ -47,7 +47,7 @@ def exported(model: Any, options: GenerationOptions, folder: str) -> dict[str, E
             path = f"{folder}/{name}-{quantization}"
             model.export(
                 path,
-                search_of(options),
+                search_from_options(options),
                 format=format,
                 quantization=quantization,
                 max_length=options.max_length,

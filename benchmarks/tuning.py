@@ -114,7 +114,7 @@ SPECIAL_PATHS = (
         ("generate", "generate, greedy"),
         {
             "layers.attention.key_values.slice_update": plain_slice_update,
-            "models.beam_history.slice_update": plain_slice_update,
+            "models.beam_mask.slice_update": plain_slice_update,
         },
     ),
     SpecialPath(

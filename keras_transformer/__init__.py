@@ -12,15 +12,18 @@ The public names:
   `model.export`), `kt.interoperability`, `kt.decoding` (to decode a model of your own)
   and `kt.serving`. They require optional packages, or fewer programs need them.
 
-The packages, in the order of imports; each imports only those after it:
+The packages, in the order of imports. At its top, a module imports only from its own
+package and from those after it:
 
-- `serving`: a server of SavedModels, with a page to try them
 - `recipe`: a training run, described by its options
-- `interoperability`: loaders of Marian (OPUS-MT), CTranslate2 and GPT-2 models
-- `models`: `Seq2Seq`, `CausalLM`, `Ensemble` and their base classes
-- `export`: writers of SavedModel, ONNX, CTranslate2 and Marian
-- `inference`: texts and whole files decoded with a compiled search; scores and
-  alignments; the base class of the models
+- `interoperability`: models of Hugging Face's transformers and adapters of PEFT, read
+  and written; models of CTranslate2, read
+- `export`: writers of SavedModel, ONNX and CTranslate2
+- `keras_engine`: a Keras model as an engine of the commands
+- `file_translation`: whole files, decoded
+- `models`: `Seq2Seq`, `CausalLM`, `TextEncoder`, `Ensemble` and their base classes
+- `inference`: texts decoded with a compiled search; scores and alignments; the base
+  class of the models
 - `dataset`: parallel text and running text as `tf.data` batches
 - `training`: schedule, loss, metrics and callbacks for `compile` and `fit`
 - `decoding`: greedy search, beam search and sampling over the steps of a model
@@ -28,7 +31,7 @@ The packages, in the order of imports; each imports only those after it:
 - `text`: strings to token ids and back, inside the TensorFlow graph
 - `distribution`: training on several devices
 - `backend`: APIs of a single backend, and private APIs of dependencies
-- `evaluation`, `plotting`, `types`: modules that import none of the others
+- `evaluation`, `plotting`, `serving`, `types`: modules that import none of the others
 - `keras_transformer_runtime`, a package of its own that needs no Keras: the command
   `keras-transformer`, the options of a training run, files, checks of arguments, the
   required packages, named sizes of models

@@ -6,7 +6,10 @@ from typing import final
 
 import numpy as np
 
-from keras_transformer.decoding.generation_options import options_of, search_of
+from keras_transformer.decoding.generation_options import (
+    options_from_search,
+    search_from_options,
+)
 from keras_transformer.file_translation.translation import (
     model_digest,
     model_side,
@@ -55,7 +58,7 @@ class KerasEngine(Engine):
     ):
         self.model = model
         self.path = path
-        self.options = options or options_of(model.default_search)
+        self.options = options or options_from_search(model.default_search)
         self.is_language_model = not model.has_cross_attention
         self.max_source_length = model.max_source_length
         self.max_target_length = model.max_target_length
@@ -81,7 +84,7 @@ class KerasEngine(Engine):
         others: Options = {"include_prompt": True} if include_prompt else {}
         found, *arrays = self.model.generate(
             [*texts],
-            search_of(options),
+            search_from_options(options),
             options.max_length,
             batch_size,
             return_scores=True,
@@ -105,7 +108,7 @@ class KerasEngine(Engine):
     ) -> Iterator[str]:
         pieces = self.model.stream(
             text,
-            search=search_of(options),
+            search=search_from_options(options),
             max_length=options.max_length,
             min_length=options.min_length,
             prefix=prefix or None,

@@ -3,7 +3,7 @@
 import contextvars
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import keras
 from keras import ops
@@ -26,21 +26,9 @@ _RECORDINGS: contextvars.ContextVar[Recordings | None] = contextvars.ContextVar(
 )
 
 
-class HasWeights(Protocol):
-    """A model whose weights a compiled function reads."""
-
-    @property
-    def weights(self) -> Sequence[keras.Variable]:
-        """The weights."""
-        ...
-
-    @property
-    def variables(self) -> Sequence[keras.Variable]:
-        """The weights and all other variables."""
-        ...
-
-
-def compile_function(function: Callable[P, T], model: HasWeights) -> Callable[P, T]:
+def compile_function(
+    function: Callable[P, T], model: keras.layers.Layer
+) -> Callable[P, T]:
     """Compiles a function of tensors that calls `model`, for inference.
 
     Each new shape is compiled once. The weights are read at every call, so training can
@@ -52,7 +40,7 @@ def compile_function(function: Callable[P, T], model: HasWeights) -> Callable[P,
     return compilers[keras.backend.backend()](function, model)
 
 
-def _tensorflow(function: Callable[P, T], model: HasWeights) -> Callable[P, T]:
+def _tensorflow(function: Callable[P, T], model: keras.layers.Layer) -> Callable[P, T]:
     import tensorflow as tf
 
     weights: Sequence[keras.Variable] = []
@@ -78,7 +66,7 @@ def _tensorflow(function: Callable[P, T], model: HasWeights) -> Callable[P, T]:
     return compiled
 
 
-def _jax(function: Callable[P, T], model: HasWeights) -> Callable[P, T]:
+def _jax(function: Callable[P, T], model: keras.layers.Layer) -> Callable[P, T]:
     import jax
 
     @jax.jit
@@ -93,7 +81,7 @@ def _jax(function: Callable[P, T], model: HasWeights) -> Callable[P, T]:
     return compiled
 
 
-def _torch(function: Callable[P, T], model: HasWeights) -> Callable[P, T]:
+def _torch(function: Callable[P, T], model: keras.layers.Layer) -> Callable[P, T]:
     import torch
 
     weights: Sequence[keras.Variable] = []

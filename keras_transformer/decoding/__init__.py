@@ -2,7 +2,8 @@
 
 A search (`GreedySearch`, `BeamSearch`, `Sampling`) decodes any `DecodingModel`. It can
 be combined with logits processors, length penalties, minimum and maximum lengths, and
-prefixes. `run_search` runs it; `keras_transformer.Seq2Seq.generate` calls `run_search`.
+prefixes. `run_search` runs it. `keras_transformer.Seq2Seq.generate` compiles the parts
+of `run_search`, `first_part` and `run_rest`, one by one.
 """
 
 from keras_transformer.decoding.banned_texts import BannedTexts

@@ -102,17 +102,17 @@ def group_candidates(
     for group in range(num_groups):
         own = slice(group * beams, (group + 1) * beams)
         penalty = diversity_penalty * uses
-        keys, parents, tokens = top_candidates(
+        scores, parents, tokens = top_candidates(
             offsets[:, own],
             logits[:, own] - penalty[:, None],
             min(2 * beams, beams * size),
         )
         ended = ops.logical_or(ops.equal(tokens, end_token_id), is_last)
-        # A large penalty, added to the keys, would leave few bits of them.
+        # A large penalty, added to the scores, would leave few bits of them.
         own_log_probs = _log_probs(offsets[:, own], logits[:, own], parents, tokens)
-        own_log_probs = ops.where(keys > -float("inf"), own_log_probs, -float("inf"))
-        groups.append(Candidates(keys, own_log_probs, parents, tokens, ended))
-        kept, best = top_k(ops.where(ended, -float("inf"), keys), beams)
+        own_log_probs = ops.where(scores > -float("inf"), own_log_probs, -float("inf"))
+        groups.append(Candidates(scores, own_log_probs, parents, tokens, ended))
+        kept, best = top_k(ops.where(ended, -float("inf"), scores), beams)
         counts = ops.logical_and(kept > -float("inf"), open_groups[:, group, None])
         chosen = ops.one_hot(ops.take_along_axis(tokens, best, axis=1), size)
         uses = uses + ops.sum(chosen * ops.cast(counts, "float32")[:, :, None], axis=1)

@@ -160,10 +160,10 @@ class BeamSearch:
     ) -> BeamState:
         """Creates the state before the first step; see `Search.start`."""
         batch, source_length = ops.shape(inputs.source_mask)
-        groups, of_group = self.num_beam_groups, self._search_of_group()
-        beams, kept = self.num_beams, groups * of_group.num_hypotheses
-        places = ops.arange(beams, dtype="int32") % of_group.num_beams
-        first = ops.equal(places, 0)
+        groups, group_search = self.num_beam_groups, self._group_search()
+        beams, kept = self.num_beams, groups * group_search.num_hypotheses
+        indices = ops.arange(beams, dtype="int32") % group_search.num_beams
+        first = ops.equal(indices, 0)
         shape = (batch,) if groups == 1 else (batch, groups)
         pad = model.pad_token_id
         covered = source_length if self.needs_attention else 0
@@ -206,17 +206,19 @@ class BeamSearch:
         normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
         history = History(beams.token_ids, beams.index, normalizer)
         logits = process_logits(logits, history, self.logits_processors, model, inputs)
-        groups, of_group = self.num_beam_groups, self._search_of_group()
-        beams, rows = split_groups(beams, groups), inputs.repeated(groups)
+        groups, group_search = self.num_beam_groups, self._group_search()
+        beams, group_inputs = split_groups(beams, groups), inputs.repeated(groups)
         beams = end_broken(beams, normalizer)
         candidates = self._candidates(beams, logits, normalizer, model, inputs)
         token_ids = append(beams.token_ids, candidates, beams.index)
-        beams = of_group._add_finished(beams, candidates, token_ids, model, rows)
-        beams, parents = of_group._continue(beams, candidates, token_ids)
+        beams = group_search._add_finished(
+            beams, candidates, token_ids, model, group_inputs
+        )
+        beams, parents = group_search._continue(beams, candidates, token_ids)
         if inputs.has_phrases:
             phrases = Phrases(inputs.phrases, model.pad_token_id)
             beams = with_progress(beams, phrases, parents)
-        beams = of_group._mark_done(beams, rows.limits)
+        beams = group_search._mark_done(beams, group_inputs.limits)
         beams = join_groups(beams, groups)
         parents = join_parents(parents, groups)
         return beams._replace(state=reorder_beams(model, beams.state, parents))
@@ -237,8 +239,8 @@ class BeamSearch:
             return result
         return result.distinct(self.num_hypotheses, model.pad_token_id)
 
-    def _search_of_group(self) -> "BeamSearch":
-        """Returns the search of each group of beams."""
+    def _group_search(self) -> "BeamSearch":
+        """Returns the search of each group of beams: `self` without groups."""
         groups = self.num_beam_groups
         if groups == 1:
             return self
@@ -330,15 +332,15 @@ class BeamSearch:
         self, beams: BeamState, candidates: Candidates, token_ids: TokenIds
     ) -> tuple[BeamState, Tensor]:
         """Returns the state of the best unfinished candidates, and their parents."""
-        keys = ops.where(candidates.ended, -float("inf"), candidates.keys)
-        keys, best = top_k(keys, self.num_beams)
+        scores = ops.where(candidates.ended, -float("inf"), candidates.ranking_scores)
+        scores, best = top_k(scores, self.num_beams)
         log_probs = ops.take_along_axis(candidates.log_probs, best, axis=1)
         parents = ops.take_along_axis(candidates.parents, best, axis=1)
         coverage = ops.take_along_axis(beams.coverage, parents[:, :, None], axis=1)
         beams = beams._replace(
             index=beams.index + 1,
             token_ids=ops.take_along_axis(token_ids, best[:, :, None], axis=1),
-            log_probs=ops.where(keys > -float("inf"), log_probs, -float("inf")),
+            log_probs=ops.where(scores > -float("inf"), log_probs, -float("inf")),
             tokens=ops.take_along_axis(candidates.tokens, best, axis=1),
             coverage=coverage,
         )

@@ -29,9 +29,9 @@ class BeamState(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Continuations by one token, `(batch, candidates)`, in the order of their keys."""
+    """Continuations by one token, `(batch, candidates)`, in the order of the scores."""
 
-    keys: Tensor  # float32, highest first; -inf = no candidate
+    ranking_scores: Tensor  # float32, highest first; -inf = no candidate
     log_probs: Tensor  # float32, of the whole hypothesis
     parents: Tensor  # int32, the continued beams
     tokens: TokenIds  # int32, the new tokens

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_transformer.types import Size, Tensor, TokenIds
 
-# A nest of tensors that only the model reads, such as the caches of attention.
+# A nested structure of tensors, such as the caches. A search reads only `"attention"`.
 ModelState: TypeAlias = Any
 
 
@@ -85,7 +85,7 @@ class DecodingModel(Protocol):
         ...
 
     def state_axes(self, state: ModelState) -> Any:
-        """Returns a nest like the state, with the `StateAxes` of each tensor.
+        """Returns a structure like `state` with the `StateAxes` of each tensor.
 
         Args:
             state: the state of the model. By default, all its tensors have the shape

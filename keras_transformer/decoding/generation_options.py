@@ -38,7 +38,7 @@ OTHER_NAMES = {
 }
 
 
-def search_of(options: GenerationOptions) -> Search:
+def search_from_options(options: GenerationOptions) -> Search:
     """Returns the search that options describe, without lengths, seed and `stop`.
 
     Args:
@@ -52,7 +52,7 @@ def search_of(options: GenerationOptions) -> Search:
 
     Example:
 
-    >>> search_of(GenerationOptions(num_beams=1, no_repeat_ngram_size=3))
+    >>> search_from_options(GenerationOptions(num_beams=1, no_repeat_ngram_size=3))
     GreedySearch(logits_processors=(NoRepeatNGram(size=3),))
     """
     processors: list[LogitsProcessor] = []
@@ -80,12 +80,12 @@ def search_of(options: GenerationOptions) -> Search:
     )
 
 
-def options_of(
+def options_from_search(
     search: Search,
     max_length: OutputLength | None = None,
     min_length: OutputLength = 0,
 ) -> GenerationOptions:
-    """Returns the options that describe a search, the inverse of `search_of`.
+    """Returns the options that describe a search, the inverse of `search_from_options`.
 
     Args:
         search: the search.
@@ -100,7 +100,7 @@ def options_of(
 
     Example:
 
-    >>> options_of(BeamSearch(num_beams=5), max_length=20).num_beams
+    >>> options_from_search(BeamSearch(num_beams=5), max_length=20).num_beams
     5
     """
     for name, length in (("max_length", max_length), ("min_length", min_length)):
@@ -132,7 +132,7 @@ def options_of(
         min_length=cast(int, min_length),
         **found,
     )
-    _check_described(search, search_of(options))
+    _check_described(search, search_from_options(options))
     return options
 
 
@@ -219,7 +219,7 @@ def chosen_search(
             f"`{name}={value!r}` and `search={search!r}`. Put it into the search, or "
             "remove `search`."
         )
-    return search_of(options_of(default).with_given(**given))
+    return search_from_options(options_from_search(default).with_given(**given))
 
 
 def _unknown_option(

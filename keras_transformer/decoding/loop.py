@@ -54,7 +54,8 @@ def run_search(
         search: the search.
         model: the model.
         inputs: the constraints.
-        state: a nest of tensors, the state of the model before the first step.
+        state: a nested structure of tensors, the state of the model before the first
+            step.
         max_length: int or int32 scalar tensor, at least the largest limit.
         capacity: int or int32 scalar tensor, number of steps that `state` has room
             for; `None` = `max_length`.
@@ -91,26 +92,28 @@ def _run(
     max_length: Size,
     capacity: Size | None,
 ) -> SearchResult:
-    first = search.start(model, inputs, state, max_length)
-    if capacity is None or _is_one_loop(inputs, max_length, capacity):
-        last = run_steps(search, model, inputs, first, max_length)
-    else:
-        part = first_part_limits(inputs, max_length, capacity)
-        last = run_steps(search, model, inputs, first, *part)
+    last = first_part(search, model, inputs, state, max_length, capacity)
+    if capacity is not None and not _is_one_loop(inputs, max_length, capacity):
         last = run_rest(search, model, inputs, last, max_length, capacity)
     return search.result(model, last)
 
 
-def first_part_limits(
-    inputs: SearchInputs, max_length: Size, capacity: Size
-) -> tuple[Size, Size]:
-    """Returns the steps of the first part, and how many sequences it may leave.
+def first_part(
+    search: Search[StateT],
+    model: DecodingModel,
+    inputs: SearchInputs,
+    state: ModelState,
+    max_length: Size,
+    capacity: Size | None,
+) -> StateT:
+    """Searches until `run_rest` continues with few sequences or more capacity.
 
     It finishes most small batches, and compiles in half the time of `run_search`.
     """
-    if _is_one_loop(inputs, max_length, capacity):
-        return max_length, 0
-    return capacity, _rest_size(inputs)
+    first = search.start(model, inputs, state, max_length)
+    if capacity is None or _is_one_loop(inputs, max_length, capacity):
+        return run_steps(search, model, inputs, first, max_length)
+    return run_steps(search, model, inputs, first, capacity, _rest_size(inputs))
 
 
 def run_steps(
@@ -122,17 +125,17 @@ def run_steps(
     count: Size = 0,
 ) -> StateT:
     """Runs up to `steps` steps while more than `count` sequences are unfinished."""
-    kind: Callable[..., StateT] = type(first)
+    state_class: Callable[..., StateT] = type(first)
 
     def continues(*fields: Tensor) -> Tensor:
-        now = kind(*fields)
+        now = state_class(*fields)
         unfinished = int32_sum(_unfinished(now)) > count
         return ops.logical_and(unfinished, now.index < steps)
 
     def advance(inputs: SearchInputs, *fields: Tensor) -> StateT:
-        return search.advance(model, inputs, kind(*fields))
+        return search.advance(model, inputs, state_class(*fields))
 
-    return kind(*while_loop(continues, advance, tuple(first), inputs))
+    return state_class(*while_loop(continues, advance, tuple(first), inputs))
 
 
 def run_rest(
@@ -144,21 +147,21 @@ def run_rest(
     capacity: Size,
 ) -> StateT:
     """Continues what the first part has left, a quarter of the batch at a time."""
-    kind: Callable[..., StateT] = type(last)
+    state_class: Callable[..., StateT] = type(last)
     *own, state = last
     index = last.index
     count = _rest_size(inputs)
     count = max(count, 1) if isinstance(count, int) else ops.maximum(count, 1)
 
     def continues(*fields: Tensor) -> Tensor:
-        return ops.any(_unfinished(kind(*fields, state)))
+        return ops.any(_unfinished(state_class(*fields, state)))
 
     def advance(*fields: Tensor) -> tuple[Tensor, ...]:
-        done = ops.logical_not(_unfinished(kind(*fields, state)))
+        done = ops.logical_not(_unfinished(state_class(*fields, state)))
         rows = ops.argsort(ops.cast(done, "int32"))[:count]
         part_state = select_rows(model, state, rows)
         part_state = extend_steps(model, part_state, max_length - capacity)
-        part = kind(
+        part = state_class(
             index, *(ops.take(field, rows, axis=0) for field in fields[1:]), part_state
         )
         part_inputs = SearchInputs(*(ops.take(x, rows, axis=0) for x in inputs))
@@ -172,7 +175,7 @@ def run_rest(
             )
         )
 
-    return kind(*ops.while_loop(continues, advance, tuple(own)), state)
+    return state_class(*ops.while_loop(continues, advance, tuple(own)), state)
 
 
 def _rest_size(inputs: SearchInputs) -> Size:

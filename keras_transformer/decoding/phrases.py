@@ -183,9 +183,9 @@ def phrase_candidates(
         ops.logical_and(ended, missing > 0), _is_repeated(parents, tokens)
     )
     log_probs = ops.where(is_banned, -float("inf"), log_probs)
-    keys, chosen = top_k(_bank_keys(log_probs, missing), 2 * num_beams)
+    scores, chosen = top_k(_ranking_scores(log_probs, missing), 2 * num_beams)
     return Candidates(
-        keys,
+        scores,
         ops.take_along_axis(log_probs, chosen, axis=1),
         ops.take_along_axis(parents, chosen, axis=1),
         ops.take_along_axis(tokens, chosen, axis=1),
@@ -203,8 +203,8 @@ def _is_repeated(parents: Tensor, tokens: TokenIds) -> Mask:
     return ops.any(ops.logical_and(are_equal, numbers < numbers[:, None]), axis=2)
 
 
-def _bank_keys(log_probs: Tensor, missing: Tensor) -> Tensor:
-    """Returns the keys of candidates `(batch, candidates)`; see `phrase_candidates`."""
+def _ranking_scores(log_probs: Tensor, missing: Tensor) -> Tensor:
+    """Ranks candidates, `(batch, candidates)`; see `phrase_candidates`."""
     # `missing` are the numbers of the banks. `-inf` = no candidate.
     numbers = ops.arange(ops.shape(log_probs)[1], dtype="int32")
     own, others = log_probs[:, :, None], log_probs[:, None]

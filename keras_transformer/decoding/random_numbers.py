@@ -28,15 +28,15 @@ def key_of_tokens(token_ids: TokenIds, mask: Mask) -> Tensor:
     return int32_sum(ops.where(mask, keys, 0), axis=1)
 
 
-def key_of_array(array: Tensor, padding: int = 0) -> Tensor:
-    """Computes a key of each array `(batch, ...)`, independent of final padding."""
+def key_of_array(array: Tensor) -> Tensor:
+    """Computes a key of each array `(batch, ...)`, independent of final zeros."""
     is_float = "float" in keras.backend.standardize_dtype(array.dtype)
     numbers = ops.cast(array, "float32" if is_float else "int32")
     numbers = ops.reshape(numbers, (ops.shape(numbers)[0], -1))
     bits = numbers
     if is_float:  # TensorFlow has to know the size of the last axis
         bits = ops.view(numbers[..., None], "int32")[..., 0]
-    return key_of_tokens(bits, ops.not_equal(numbers, padding))
+    return key_of_tokens(bits, ops.not_equal(numbers, 0))
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -207,7 +207,8 @@ class Search(Protocol[StateT]):
         Args:
             model: the model.
             inputs: the constraints.
-            state: a nest of tensors, the state of the model before the first step.
+            state: a nested structure of tensors, the state of the model before the
+                first step.
             max_length: int or int32 scalar tensor, at least the largest limit.
 
         Returns:

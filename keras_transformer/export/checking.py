@@ -98,7 +98,9 @@ def checked_length(model: GenerativeModel, rows: list[list[int]]) -> int:
 
     It is 64 tokens, or the limit of the model for one of the sources if that is less.
     """
-    limits = [int(model.max_steps(len(row), MAX_CHECKED_LENGTH)) for row in rows]
+    limits = [
+        int(model.max_output_lengths(len(row), MAX_CHECKED_LENGTH)) for row in rows
+    ]
     return max(1, min(limits))  # `generate` refuses a source over the limit
 
 

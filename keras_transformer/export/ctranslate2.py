@@ -17,7 +17,7 @@ from keras import ops
 
 from keras_transformer.backend.keras_internals import check_not_quantized
 from keras_transformer.decoding import Search
-from keras_transformer.decoding.generation_options import options_of
+from keras_transformer.decoding.generation_options import options_from_search
 from keras_transformer.export.checking import (
     ROUNDING_TOLERANCE,
     SCORE_TOLERANCE,
@@ -172,7 +172,7 @@ def export_ctranslate2(
     transformer = check_transformer(model, "ctranslate2")
     tokenizer = tokenizers_of(model).source
     check_not_quantized(model)
-    recorded = options_of(search).with_given(**options)
+    recorded = options_from_search(search).with_given(**options)
     texts = list(check_texts or sample_texts(model))
     if isinstance(transformer, Seq2Seq):  # without empty texts
         texts = [text for text in texts if len(tokenizer.tokenize([text])[0])]
@@ -412,9 +412,9 @@ def _log_probabilities(
     for batch in pair_batches(model, token_pairs(model, rows, targets), len(rows)):
         logits = ops.cast(model(batch.inputs, training=False), "float32")
         found = ops.convert_to_numpy(ops.log_softmax(logits))
-        for number, table in zip(batch.numbers, found, strict=False):
-            tables[number] = table[: len(targets[number])].copy()
-    return [tables[number] for number in range(len(rows))]
+        for index, table in zip(batch.indices, found, strict=False):
+            tables[index] = table[: len(targets[index])].copy()
+    return [tables[index] for index in range(len(rows))]
 
 
 # Generates texts with the folder alone.

@@ -127,7 +127,7 @@ class _GrowingKeyValues(KeyValues):
     """A cache without free entries, whose length grows at each step."""
 
     def updated(self, keys: Tensor, values: Tensor, index: Size) -> KeyValues:
-        new = KeyValues.of(keys, values)
+        new = KeyValues.from_heads(keys, values)
         return _GrowingKeyValues(
             ops.concatenate([self.keys, new.keys], axis=3),
             ops.concatenate([self.values, new.values], axis=2),

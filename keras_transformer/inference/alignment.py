@@ -7,8 +7,11 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
-from keras_transformer.backend.int32_sum import int32_sum
-from keras_transformer.inference.sequence_model import SequenceInputs, SequenceModel
+from keras_transformer.inference.sequence_model import (
+    SequenceInputs,
+    SequenceModel,
+    check_cross_attention,
+)
 from keras_transformer.inference.sources import pair_batches, token_pairs
 from keras_transformer.inference.token_ids import Sequences
 from keras_transformer.types import Tensor
@@ -52,6 +55,7 @@ class Aligner:
         batch_size: int,
     ) -> list[Alignment]:
         """Aligns pairs; see `GenerativeModel.align`."""
+        check_cross_attention(self._model, "`align`")
         compiled = self._compile(layer)
         pairs = token_pairs(self._model, sources, targets)
         are_arrays = self._model.source_spec is not None
@@ -63,14 +67,14 @@ class Aligner:
         found: dict[int, Alignment] = {}
         for batch in pair_batches(self._model, pairs, batch_size):
             attention, positions = map(ops.convert_to_numpy, compiled(batch.inputs))
-            for row, number in enumerate(batch.numbers):
-                length = len(pairs.targets[number])
-                width = None if are_arrays else len(pairs.sources[number])
-                found[number] = Alignment(
+            for row, index in enumerate(batch.indices):
+                length = len(pairs.targets[index])
+                width = None if are_arrays else len(pairs.sources[index])
+                found[index] = Alignment(
                     attention[row, :length, :width].copy(),
                     positions[row, :length].copy(),
                 )
-        return [found[number] for number in range(len(pairs.sources))]
+        return [found[index] for index in range(len(pairs.sources))]
 
     def _compile(self, layer: int | None) -> Callable[..., BatchAlignment]:
         model = self._model
@@ -90,12 +94,14 @@ def align_batch(
     token_ids = inputs["encoder_token_ids"]
     attention = model.cross_attention(token_ids, inputs["decoder_token_ids"], layer)
     is_token = model.source_mask(token_ids)
-    places = ops.arange(ops.shape(is_token)[1], dtype="int32")
+    indices = ops.arange(ops.shape(is_token)[1], dtype="int32")
     words = is_token
     if model.source_spec is None:
-        last = int32_sum(is_token, axis=1, keepdims=True) - 1
-        ends = ops.logical_and(ops.equal(token_ids, model.end_token_id), places == last)
+        last = ops.max(ops.where(is_token, indices, -1), axis=1, keepdims=True)
+        ends = ops.equal(token_ids, model.end_token_id)
+        ends = ops.logical_and(ends, ops.equal(indices, last))
         words = ops.logical_and(is_token, ops.logical_not(ends))
-    words = ops.logical_or(words, ops.equal(places, 0))
+    first = ops.argmax(ops.cast(is_token, "int32"), axis=1)[:, None]
+    words = ops.logical_or(words, ops.equal(indices, ops.cast(first, "int32")))
     positions = ops.argmax(ops.where(words[:, None], attention, -1.0), axis=-1)
     return BatchAlignment(attention, ops.cast(positions, "int32"))

@@ -29,7 +29,7 @@ class PreparedSearch(NamedTuple):
 
     inputs: SearchInputs  # the constraints
     state: ModelState  # that of the model before the first step
-    steps: Size  # the maximum number of steps
+    max_length: Size  # the maximum number of steps
     capacity: Size  # the number of steps that the state has room for
 
 
@@ -53,27 +53,29 @@ def prepare_search(
     prefixes: TokenIds | None = None,  # int (batch, prefix_length), padded
     seed: Size = 0,  # int32 () or (batch,)
     phrases: TokenIds | None = None,  # int (batch, phrases, phrase_length), padded
-    has_all_room: bool = False,  # whether the state has room for all steps
+    full_capacity: bool = False,  # whether the state has room for `max_length` steps
 ) -> PreparedSearch:
     """Encodes sources and computes the constraints of their search."""
     sources = model.prepare_sources(sources)
     inputs = search_inputs(model, sources, request, prefixes, seed, phrases)
     source_length = ops.shape(inputs.source_mask)[1]
-    steps, capacity = count_steps(model, source_length, request.max_length)
-    capacity = steps if has_all_room else capacity
+    max_length, capacity = max_length_and_capacity(
+        model, source_length, request.max_length
+    )
+    capacity = max_length if full_capacity else capacity
     search = request.search
     state = model.start_decoding(
         sources, search.num_beams, capacity, search.needs_attention
     )
-    return PreparedSearch(inputs, state, steps, capacity)
+    return PreparedSearch(inputs, state, max_length, capacity)
 
 
-def count_steps(
+def max_length_and_capacity(
     model: SequenceModel, source_length: Size, max_length: OutputLength | None
 ) -> tuple[Size, Size]:
-    """Returns the number of steps, and of those that the first part has room for."""
-    steps = model.longest_output(source_length, max_length)
-    return steps, smaller(source_length + 8, steps)  # few outputs are longer
+    """Returns the maximum number of steps, and that of `first_part`."""
+    longest = model.max_output_length(source_length, max_length)
+    return longest, smaller(source_length + 8, longest)  # few outputs are longer
 
 
 def search_inputs(
@@ -85,24 +87,24 @@ def search_inputs(
     phrases: TokenIds | None = None,
 ) -> SearchInputs:
     """Returns the constraints of a search; see `prepare_search`."""
-    real = model.source_mask(sources)
-    lengths = int32_sum(real, axis=1)
-    batch, source_length = ops.shape(real)
+    source_mask = model.source_mask(sources)
+    lengths = int32_sum(source_mask, axis=1)
+    batch, source_length = ops.shape(source_mask)
     if model.source_spec is None:
-        keys = key_of_tokens(sources, real)
+        keys = key_of_tokens(sources, source_mask)
     else:
         keys = key_of_array(without_embedding(sources))
     if prefixes is None:
         prefixes = ops.zeros((batch, 0), "int32")
     if phrases is None:
         phrases = ops.zeros((batch, 0, 0), "int32")
-    steps = model.longest_output(source_length, request.max_length)
-    limits = ops.minimum(model.max_steps(lengths, request.max_length), steps)
+    longest = model.max_output_length(source_length, request.max_length)
+    limits = ops.minimum(model.max_output_lengths(lengths, request.max_length), longest)
     return SearchInputs(
         limits=ops.where(lengths > 0, limits, 1),
         min_lengths=output_lengths(request.min_length, lengths),
         prefixes=prefixes,
-        source_mask=real,
+        source_mask=source_mask,
         keys=combine(keys, seed),
         phrases=phrases,
     )

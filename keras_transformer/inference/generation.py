@@ -10,14 +10,13 @@ from keras_transformer.backend.compiling import compile_function
 from keras_transformer.decoding import SearchInputs, SearchResult, SearchState
 from keras_transformer.decoding.loop import (
     check_finds_phrases,
-    first_part_limits,
+    first_part,
     mark_truncated,
     run_rest,
-    run_steps,
 )
 from keras_transformer.inference.alignment import Aligner, Alignment
 from keras_transformer.inference.batch_search import (
-    count_steps,
+    max_length_and_capacity,
     prepare_search,
     search_batch,
 )
@@ -33,11 +32,14 @@ from keras_transformer.inference.request import (
     check_seed,
     seed_or_random,
 )
-from keras_transformer.inference.sequence_model import SequenceModel
+from keras_transformer.inference.sequence_model import (
+    SequenceModel,
+    check_cross_attention,
+)
 from keras_transformer.inference.sources import (
     SourceRows,
+    batch_indices,
     batch_of_sources,
-    batches_of_numbers,
     check_sources,
     source_lengths,
     source_rows,
@@ -101,6 +103,8 @@ class Generator:
         include_source: bool = False,  # whether each text begins with its input
     ) -> Any:
         """Decodes; see `GenerativeModel.generate`."""
+        if return_alignments:
+            check_cross_attention(self._model, "`return_alignments`")
         check_request(request, batch_size)
         check_stop(stop)
         check_seed(seed)
@@ -184,13 +188,13 @@ class Generator:
         limit_name = model.length_arguments[1]
         check_rows(prefixes, "prefix", "target", size, longest, limit_name)
         lengths = source_lengths(model, rows)
-        for number, (row, length) in enumerate(zip(prefixes, lengths, strict=True)):
-            steps = model.max_steps(length, request.max_length)
+        for index, (row, length) in enumerate(zip(prefixes, lengths, strict=True)):
+            steps = model.max_output_lengths(length, request.max_length)
             if model.end_token_id in row or len(row) >= steps:
                 raise ValueError(
                     "`prefix` must be shorter than the maximum output length and "
                     f"without the end token; received {len(row)} tokens in row "
-                    f"{number}, whose output has at most {steps}: {row}."
+                    f"{index}, whose output has at most {steps}: {row}."
                 )
         return prefixes
 
@@ -207,7 +211,9 @@ class Generator:
         model = self._model
         check_finds_phrases(request.search)
         lengths = source_lengths(model, rows)
-        steps = (model.max_steps(length, request.max_length) for length in lengths)
+        steps = (
+            model.max_output_lengths(length, request.max_length) for length in lengths
+        )
         ends = int(model.forces_end_token)
         pairs = zip(steps, prefixes, strict=True)
         room = [count - len(prefix) - ends for count, prefix in pairs]
@@ -232,12 +238,12 @@ class Generator:
         results, order = [], []
         # Inputs without phrases need one search, so they have batches of their own.
         keys = [*zip(map(bool, phrases), map(len, rows), strict=True)]
-        for numbers, size in batches_of_numbers(model, rows, keys, batch_size):
-            order += numbers
-            batch = batch_of_sources(model, [rows[i] for i in numbers], size)
-            begin = pad_prefixes([prefixes[i] for i in numbers], size, pad)
+        for indices, size in batch_indices(model, rows, keys, batch_size):
+            order += indices
+            batch = batch_of_sources(model, [rows[i] for i in indices], size)
+            begin = pad_prefixes([prefixes[i] for i in indices], size, pad)
             arguments: dict[str, Any] = {"prefixes": begin, "seed": seed_value}
-            chosen = [phrases[i] for i in numbers]
+            chosen = [phrases[i] for i in indices]
             if any(chosen):
                 arguments["phrases"] = pad_phrases(chosen, size, pad)
             tensors = {name: ops.convert_to_tensor(x) for name, x in arguments.items()}
@@ -248,7 +254,7 @@ class Generator:
                 found, ended, inputs, now = compiled.first_part(sources, **tensors)
                 found = found if ended else compiled.rest(inputs, now)
             arrays = map(ops.convert_to_numpy, found)
-            results.append(SearchResult(*(array[: len(numbers)] for array in arrays)))
+            results.append(SearchResult(*(array[: len(indices)] for array in arrays)))
         return _concatenate(results, np.argsort(order), pad)
 
     def _compile(self, request: Request) -> CompiledSearch:
@@ -259,17 +265,15 @@ class Generator:
         def first(
             sources: Tensor, **named: Any
         ) -> tuple[SearchResult, Tensor, SearchInputs, SearchState]:
-            inputs, state, *sizes = prepare_search(model, sources, request, **named)
-            start = search.start(model, inputs, state, sizes[0])
-            now = run_steps(
-                search, model, inputs, start, *first_part_limits(inputs, *sizes)
-            )
+            prepared = prepare_search(model, sources, request, **named)
+            inputs = prepared.inputs
+            now = first_part(search, model, *prepared)
             result = mark_truncated(search.result(model, now), model, inputs)
             return result, ops.all(now.done), inputs, now
 
         def rest(inputs: SearchInputs, now: SearchState) -> SearchResult:
             source_length = ops.shape(inputs.source_mask)[1]
-            sizes = count_steps(model, source_length, request.max_length)
+            sizes = max_length_and_capacity(model, source_length, request.max_length)
             end = run_rest(search, model, inputs, now, *sizes)
             return mark_truncated(search.result(model, end), model, inputs)
 
@@ -316,10 +320,10 @@ class Generator:
             begins = self._detokenize(no_tokens, sources)
             starts = [len(text) for [text] in begins]
         cut, truncated = [], np.array(result.truncated)
-        for number, (row, start) in enumerate(zip(texts, starts, strict=True)):
+        for index, (row, start) in enumerate(zip(texts, starts, strict=True)):
             pairs = [cut_text(text, stop, start) for text in row]
             cut.append([text for text, _ in pairs])
-            truncated[number] &= [not has_ended for _, has_ended in pairs]
+            truncated[index] &= [not has_ended for _, has_ended in pairs]
         return result._replace(truncated=truncated), cut
 
     def _empty_outputs(
@@ -383,17 +387,17 @@ def _distinct_results(
     """Keeps the best hypothesis of each text; the others have no tokens, as missing."""
     token_ids, lengths, scores, truncated = (np.array(part) for part in result)
     kept = []
-    for number, row in enumerate(texts):
-        found = scores[number] > -np.inf
+    for index, row in enumerate(texts):
+        found = scores[index] > -np.inf
         first = {text: i for i, text in reversed([*enumerate(row)]) if found[i]}
         places = sorted(first.values()) or [0]
         count = len(places)
         for part in (token_ids, lengths, scores, truncated):
-            part[number, :count] = part[number, places]
-        token_ids[number, count:] = pad_token_id
-        lengths[number, count:] = 0
-        scores[number, count:] = -np.inf
-        truncated[number, count:] = False
+            part[index, :count] = part[index, places]
+        token_ids[index, count:] = pad_token_id
+        lengths[index, count:] = 0
+        scores[index, count:] = -np.inf
+        truncated[index, count:] = False
         kept.append([row[place] for place in places])
     return SearchResult(token_ids, lengths, scores, truncated), kept
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from keras_transformer.inference.scoring import ScoreResult
-from keras_transformer.inference.streaming import REPLACEMENT
 from keras_transformer.inference.text_windows import LanguageModel, score_texts
+from keras_transformer_runtime.engines.generation_options import REPLACEMENT
 from keras_transformer_runtime.text_scores import TextScores
 
 if TYPE_CHECKING:

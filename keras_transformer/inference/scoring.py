@@ -61,9 +61,9 @@ class Scorer:
         for batch in pair_batches(self._model, pairs, batch_size):
             scores = self._compiled(batch.inputs, batch.target_token_ids)
             rows = ops.convert_to_numpy(scores)
-            for number, row in zip(batch.numbers, rows, strict=False):
-                found[number] = row[: len(pairs.targets[number])].copy()
-        token_scores = [found[number] for number in range(len(pairs.targets))]
+            for index, row in zip(batch.indices, rows, strict=False):
+                found[index] = row[: len(pairs.targets[index])].copy()
+        token_scores = [found[index] for index in range(len(pairs.targets))]
         return ScoreResult(
             scores=np.array([scores.sum() for scores in token_scores], "float32"),
             lengths=np.array([len(row) for row in pairs.targets], "int32"),

@@ -1,6 +1,5 @@
 """Base class of the models that generation, scoring and alignment use."""
 
-import abc
 from typing import TYPE_CHECKING, TypedDict
 
 import keras
@@ -21,11 +20,10 @@ from keras_transformer.decoding.lengths import (
 )
 from keras_transformer.inference.source_arrays import (
     ArraySpec,
-    EmbeddedSources,
     Sources,
 )
 from keras_transformer.layers import padding_mask
-from keras_transformer.layers.masking import align_rows
+from keras_transformer.layers.masking import move_padding_to_end
 from keras_transformer.types import Mask, Size, SizeT, Tensor, TokenIds
 
 if TYPE_CHECKING:
@@ -69,7 +67,6 @@ class SequenceModel(keras.Model):
         """The arrays that are sources in place of token ids; `None` = token ids."""
         return None
 
-    @abc.abstractmethod
     def start_decoding(
         self,
         encoder_token_ids: TokenIds,
@@ -80,8 +77,9 @@ class SequenceModel(keras.Model):
         """Encodes the sources and creates the state of the first decoding step.
 
         Args:
-            encoder_token_ids: int tensor `(batch, source_length)`, padded; or the
-                result of `prepare_sources`.
+            encoder_token_ids: the result of `prepare_sources`: int32 tensor
+                `(batch, source_length)`, padded at the end; or arrays with their
+                embedding.
             num_beams: int, number of hypotheses of each source.
             max_length: int or int32 scalar tensor, number of steps that the state has
                 room for.
@@ -89,12 +87,12 @@ class SequenceModel(keras.Model):
                 tokens to the state.
 
         Returns:
-            A nest of tensors; with `return_attention=True` a dictionary with the key
-            `"attention"`, float32 `(batch, num_beams, source_length)`: the
+            A nested structure of tensors; with `return_attention=True` a dictionary
+            with the key `"attention"`, float32 `(batch, num_beams, source_length)`: the
             cross-attention of the last block, a mean over its heads.
         """
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def decode_step(
         self, token_ids: TokenIds, index: Tensor, state: ModelState
     ) -> tuple[Tensor, ModelState]:
@@ -108,12 +106,12 @@ class SequenceModel(keras.Model):
         Returns:
             Logits `(batch, num_beams, target_vocabulary_size)` and the new state.
         """
+        raise NotImplementedError
 
     def state_axes(self, state: ModelState) -> object:
-        """Returns what a search may do with the state; see `DecodingModel`."""
+        """Returns a structure like `state` with the `StateAxes` of each tensor."""
         return keras.tree.map_structure(lambda _: StateAxes(has_beams=True), state)
 
-    @abc.abstractmethod
     def cross_attention(
         self,
         encoder_token_ids: TokenIds,
@@ -133,30 +131,27 @@ class SequenceModel(keras.Model):
             heads.
 
         Raises:
-            ValueError: if there is no such layer.
+            ValueError: if there is no such layer, or the model has no cross-attention.
         """
+        check_cross_attention(self, "`cross_attention`")
+        raise NotImplementedError
 
     def prepare_sources(self, sources: Sources) -> Sources:
-        """Computes what the first steps of a search share, once.
+        """Converts sources to the inputs of `start_decoding`.
 
         Args:
             sources: int array or tensor `(batch, source_length)`, padded; or arrays
-                `(batch, ...)`, if the model has a `source_spec`; or the result of this
-                method, which is returned.
+                `(batch, ...)`, if the model has a `source_spec`.
 
         Returns:
-            The sources for `source_mask` and `start_decoding`: an
-            int32 tensor, padded at the end, or the arrays with their embedding.
+            int32 tensor `(batch, source_length)`, padded at the end; or the arrays with
+            their embedding, also if `sources` are the result of this method.
         """
-        if isinstance(sources, EmbeddedSources):
-            return sources
-        if self.source_spec is not None:
-            return ops.convert_to_tensor(sources)
         token_ids = ops.convert_to_tensor(sources, "int32")
-        return align_rows(token_ids, self.pad_token_id)[0]
+        return move_padding_to_end(token_ids, self.pad_token_id)[0]
 
     def source_mask(self, sources: Sources) -> Mask:
-        """Returns which positions of the sources are real.
+        """Returns which positions of the sources are tokens, not padding.
 
         Args:
             sources: int tensor `(batch, source_length)`, padded; or arrays
@@ -166,12 +161,12 @@ class SequenceModel(keras.Model):
         Returns:
             Boolean tensor `(batch, source_length)`.
         """
-        sources = self.prepare_sources(sources)
-        if isinstance(sources, EmbeddedSources):
-            return sources.mask
+        if self.source_spec is not None:
+            mask: Mask = self.prepare_sources(sources).mask
+            return mask
         return padding_mask(sources, self.pad_token_id)
 
-    def max_steps(
+    def max_output_lengths(
         self, source_lengths: SizeT, max_length: OutputLength | None = None
     ) -> SizeT:
         """Returns the maximum output lengths, as `max_target_length` limits them.
@@ -192,7 +187,7 @@ class SequenceModel(keras.Model):
         limit = self.max_target_length
         return steps if limit is None else smaller(steps, limit)
 
-    def longest_output(
+    def max_output_length(
         self, source_length: SizeT, max_length: OutputLength | None = None
     ) -> SizeT:
         """Returns the maximum output length of a batch.
@@ -202,6 +197,15 @@ class SequenceModel(keras.Model):
             max_length: int or `RelativeLength`; see `generate`.
 
         Returns:
-            int or int32 scalar tensor: at least `max_steps` of each source.
+            int or int32 scalar tensor: at least `max_output_lengths` of each source.
         """
-        return self.max_steps(source_length, max_length)
+        return self.max_output_lengths(source_length, max_length)
+
+
+def check_cross_attention(model: SequenceModel, argument: str) -> None:
+    """Raises `ValueError` if a model has no cross-attention."""
+    if not model.has_cross_attention:
+        raise ValueError(
+            f"{argument} requires a model with cross-attention, such as `Seq2Seq`; "
+            f"received a `{type(model).__name__}`, which has no source."
+        )

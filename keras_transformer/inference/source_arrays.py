@@ -112,8 +112,8 @@ def array_rows(spec: ArraySpec, sources: Any, argument: str) -> list[np.ndarray]
     except TypeError as error:
         raise _not_arrays(spec, argument, repr(sources)[:80]) from error
     return [
-        _checked(spec, row, argument, f"row {number}")
-        for number, row in enumerate(entries)
+        _checked(spec, row, argument, f"row {index}")
+        for index, row in enumerate(entries)
     ]
 
 
@@ -154,11 +154,11 @@ def _not_arrays(spec: ArraySpec, argument: str, received: str) -> ValueError:
     )
 
 
-def numbers_by_shape(rows: Sequence[np.ndarray]) -> list[list[int]]:
-    """Groups the numbers of arrays by shape: only arrays of one shape form a batch."""
+def indices_by_shape(rows: Sequence[np.ndarray]) -> list[list[int]]:
+    """Groups the indices of arrays by shape: only arrays of one shape form a batch."""
     groups: dict[tuple[int, ...], list[int]] = {}
-    for number, row in enumerate(rows):
-        groups.setdefault(row.shape, []).append(number)
+    for index, row in enumerate(rows):
+        groups.setdefault(row.shape, []).append(index)
     return [groups[shape] for shape in sorted(groups)]
 
 

@@ -10,7 +10,7 @@ from keras import ops
 from keras_transformer.inference.sequence_model import SequenceInputs, SequenceModel
 from keras_transformer.inference.source_arrays import (
     array_rows,
-    numbers_by_shape,
+    indices_by_shape,
     stacked,
 )
 from keras_transformer.inference.token_ids import (
@@ -36,13 +36,18 @@ def source_rows(model: SequenceModel, sources: Sequences, argument: str) -> Sour
     if model.source_spec is not None:
         arrays = array_rows(model.source_spec, sources, argument)
         if model.source_spec.shape is None and arrays:
-            start = ops.full((1, 1), model.start_token_id, "int32")
-            first = ops.convert_to_tensor(arrays[0][None])
-            model({"encoder_token_ids": first, "decoder_token_ids": start})  # builds it
+            _build_model(model, arrays[0])
         return arrays
     pad = model.pad_token_id
     rows = token_rows(sources, argument, model.source_tokenizer, pad)
     return [row or [*model.empty_source] for row in rows]
+
+
+def _build_model(model: SequenceModel, array: np.ndarray) -> None:
+    """Builds a model by a call, since the shape of its sources was unknown."""
+    source = ops.convert_to_tensor(array[None])
+    start = ops.full((1, 1), model.start_token_id, "int32")
+    model({"encoder_token_ids": source, "decoder_token_ids": start})
 
 
 def check_sources(model: SequenceModel, rows: SourceRows, argument: str) -> None:
@@ -70,13 +75,13 @@ def batch_of_sources(
 
 
 class Batch(NamedTuple):
-    """The numbers of the sources of a batch, and the number of its rows."""
+    """The indices of the sources of a batch, and the number of its rows."""
 
-    numbers: list[int]
+    indices: list[int]
     size: int
 
 
-def batches_of_numbers(
+def batch_indices(
     model: SequenceModel, rows: SourceRows, keys: Sequence[Any], batch_size: int
 ) -> Iterator[Batch]:
     """Groups sources, sorted by `keys`, into batches whose sizes are powers of two.
@@ -85,9 +90,9 @@ def batches_of_numbers(
     """
     groups = [[*range(len(rows))]]
     if model.source_spec is not None:
-        groups = numbers_by_shape(rows)
+        groups = indices_by_shape(rows)
     for group in groups:
-        order = sorted(group, key=lambda number: keys[number])
+        order = sorted(group, key=lambda index: keys[index])
         size = min(batch_size, power_of_two(len(order)))
         for start in range(0, len(order), size):
             yield Batch(order[start : start + size], size)
@@ -103,7 +108,7 @@ class Pairs(NamedTuple):
 class PairBatch(NamedTuple):
     """A batch of pairs."""
 
-    numbers: list[int]  # of the pairs in the first rows; the others are padding
+    indices: list[int]  # of the pairs in the first rows; the others are padding
     inputs: SequenceInputs
     target_token_ids: TokenIds  # int32 (batch, target_length), padded
 
@@ -129,13 +134,13 @@ def token_pairs(
         )
     if model.source_spec is not None:
         return Pairs(rows, target_rows)
-    for number, (source, target) in enumerate(zip(rows, target_rows, strict=True)):
-        longest = model.max_steps(len(source), sys.maxsize)
+    for index, (source, target) in enumerate(zip(rows, target_rows, strict=True)):
+        longest = model.max_output_lengths(len(source), sys.maxsize)
         if len(target) > longest:
             raise ValueError(
                 f"`targets` must have at most {longest} tokens after a source of "
                 f"{len(source)} tokens (`{limit_name}={limit}`); received "
-                f"{len(target)} tokens in row {number}. Shorten or split it, or build "
+                f"{len(target)} tokens in row {index}. Shorten or split it, or build "
                 f"the model with a larger `{limit_name}`."
             )
     return Pairs(rows, target_rows)
@@ -149,10 +154,10 @@ def pair_batches(
     sources, targets = pairs
     pad, limit = model.pad_token_id, model.max_target_length
     keys = [*zip(map(len, targets), map(len, sources), strict=True)]
-    for numbers, size in batches_of_numbers(model, sources, keys, batch_size):
-        chosen = [targets[i] for i in numbers]
+    for indices, size in batch_indices(model, sources, keys, batch_size):
+        chosen = [targets[i] for i in indices]
         shifted = [[model.start_token_id, *row][: len(row)] for row in chosen]
-        encoder = batch_of_sources(model, [sources[i] for i in numbers], size)
+        encoder = batch_of_sources(model, [sources[i] for i in indices], size)
         inputs: SequenceInputs = {
             "encoder_token_ids": ops.convert_to_tensor(encoder),
             "decoder_token_ids": ops.convert_to_tensor(
@@ -160,4 +165,4 @@ def pair_batches(
             ),
         }
         labels = ops.convert_to_tensor(pad_rows(chosen, size, limit, pad))
-        yield PairBatch(numbers, inputs, labels)
+        yield PairBatch(indices, inputs, labels)

@@ -38,12 +38,14 @@ from keras_transformer.inference.token_ids import (
     pad_prefixes,
 )
 from keras_transformer.types import Tensor, TokenIds
-from keras_transformer_runtime.engines.generation_options import check_stop, cut_pieces
+from keras_transformer_runtime.engines.generation_options import (
+    REPLACEMENT,
+    check_stop,
+    cut_pieces,
+)
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
-
-REPLACEMENT = "\ufffd"  # replaces the bytes of an incomplete character
 
 
 class SearchTree(NamedTuple):
@@ -177,10 +179,10 @@ class Stepper:
         def start(
             token_ids: TokenIds, prefixes: TokenIds, seed: Tensor
         ) -> tuple[SearchInputs, SearchState]:
-            inputs, state, steps, _ = prepare_search(
-                model, token_ids, request, prefixes, seed, has_all_room=True
+            inputs, state, max_length, _ = prepare_search(
+                model, token_ids, request, prefixes, seed, full_capacity=True
             )
-            return inputs, search.start(model, inputs, state, steps)
+            return inputs, search.start(model, inputs, state, max_length)
 
         def advance(inputs: SearchInputs, state: SearchState) -> SearchState:
             return search.advance(model, inputs, state)

@@ -42,13 +42,13 @@ def text_windows(rows: Rows, context: int, stride: int) -> Windows:
     score `stride` tokens each.
     """
     windows = Windows([], [], [])
-    for number, row in enumerate(rows):
+    for index, row in enumerate(rows):
         start, end = 1, 1 + context
         while start < len(row):
             begin = max(0, min(start - 1, start + stride - 1 - context))
             windows.contexts.append(row[begin:start])
             windows.continuations.append(row[start:end])
-            windows.texts.append(number)
+            windows.texts.append(index)
             start, end = end, end + stride
     return windows
 
@@ -81,11 +81,11 @@ def score_texts(
     rows = token_rows(texts, "texts", tokenizer, pad, add_end=False)
     if model.add_start_token:
         rows = [[model.start_token_id, *row, model.end_token_id] for row in rows]
-    contexts, continuations, numbers = text_windows(rows, context, stride)
+    contexts, continuations, indices = text_windows(rows, context, stride)
     found = model.score(contexts, continuations, batch_size).token_scores
     parts: list[list[np.ndarray]] = [[np.zeros(0, "float32")] for _ in rows]
-    for number, scores in zip(numbers, found, strict=True):
-        parts[number].append(scores)
+    for index, scores in zip(indices, found, strict=True):
+        parts[index].append(scores)
     token_scores = [np.concatenate(part) for part in parts]
     return ScoreResult(
         scores=np.array([scores.sum() for scores in token_scores], "float32"),

@@ -1,15 +1,24 @@
 """Base class of encoder blocks and decoder blocks."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_transformer.layers.argument_errors import check_embedded
+from keras_transformer.layers.attention.key_values import Cache
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
 from keras_transformer.layers.positions.scheme import PositionScheme, copy_scheme
 from keras_transformer.layers.residual import Residual
 from keras_transformer.layers.sub_layers import known_size
 from keras_transformer.layers.transformer_layer import TransformerLayer
-from keras_transformer.types import Shape, Size, Tensor
+from keras_transformer.types import Mask, Shape, Size, Tensor
+
+
+class AttentionExtras(NamedTuple):
+    """The scores and the updated cache of an attention layer, if requested."""
+
+    scores: Tensor | None  # (batch, num_heads, query_length, key_length)
+    cache: Cache | None
 
 
 class Block(TransformerLayer):
@@ -95,7 +104,40 @@ class Block(TransformerLayer):
         start = 0 if start is None else start
         return self.encoding(inputs, start_index=start, positions=positions)
 
-    def _feed(self, x: Tensor, training: bool | None) -> Tensor:
+    def _attend(
+        self,
+        attention: MultiHeadAttention,
+        residual: Residual,
+        x: Tensor,
+        source: Tensor | None = None,
+        *,
+        padding_mask: Mask | None,  # (batch, key_length)
+        attention_mask: Mask | None,
+        cache: Cache | None,
+        training: bool | None,
+        return_attention_scores: bool,
+        **options: Any,
+    ) -> tuple[Tensor, AttentionExtras]:
+        """Calls an attention layer inside its residual connection."""
+        query = residual.prepare(x)
+        padding = attention_mask_from_padding(padding_mask)
+        outputs = attention(
+            query,
+            query if source is None else source,
+            attention_mask=merge_masks(attention_mask, padding),
+            cache=cache,
+            training=training,
+            return_attention_scores=return_attention_scores,
+            **options,
+        )
+        others: list[Any] = []
+        if cache is not None or return_attention_scores:
+            outputs, *others = outputs
+        scores = others.pop(0) if return_attention_scores else None
+        extras = AttentionExtras(scores, None if cache is None else others[0])
+        return residual(x, outputs, training=training), extras
+
+    def _feed_forward_with_residual(self, x: Tensor, training: bool | None) -> Tensor:
         """Calls the feed-forward network inside its residual connection."""
         residual = self.feed_forward_residual
         outputs = self.feed_forward(residual.prepare(x), training=training)

@@ -1,24 +1,16 @@
 """Decoder block: one layer of a Transformer decoder."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 
 from keras_transformer.layers.argument_errors import check_embedded
 from keras_transformer.layers.attention.key_values import Cache
 from keras_transformer.layers.attention.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.block import Block
-from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
+from keras_transformer.layers.block import AttentionExtras, Block
 from keras_transformer.layers.residual import Residual
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
 from keras_transformer.types import Mask, Shape, Size, Tensor
-
-
-class Attended(NamedTuple):
-    """What an attention layer returns next to its outputs, or `None`."""
-
-    scores: Tensor | None  # (batch, num_heads, query_length, key_length)
-    cache: Cache | None
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -173,7 +165,7 @@ class DecoderBlock(Block):
         start = self_attention_cache_update_index
         if self_attention_cache is None and cache_positions is None:
             cache_positions = positions
-        x, attended = self._attend(
+        x, extras = self._attend(
             self.self_attention,
             self.self_attention_residual,
             self._add_encoding(decoder_sequence, positions, start),
@@ -189,7 +181,7 @@ class DecoderBlock(Block):
             training=training,
             return_attention_scores=return_attention_scores,
         )
-        results = {"self_attention": attended}
+        results = {"self_attention": extras}
         if self.cross_attention is not None:
             x, results["cross_attention"] = self._attend(
                 self.cross_attention,
@@ -204,40 +196,8 @@ class DecoderBlock(Block):
                 training=training,
                 return_attention_scores=return_attention_scores,
             )
-        return _outputs(self._feed(x, training), results, return_attention_scores)
-
-    def _attend(
-        self,
-        attention: MultiHeadAttention,
-        residual: Residual,
-        x: Tensor,
-        source: Tensor | None = None,
-        *,
-        padding_mask: Mask | None,  # (batch, key_length)
-        attention_mask: Mask | None,
-        cache: Cache | None,
-        training: bool | None,
-        return_attention_scores: bool,
-        **options: Any,
-    ) -> tuple[Tensor, Attended]:
-        """Calls an attention layer inside its residual connection."""
-        query = residual.prepare(x)
-        padding = attention_mask_from_padding(padding_mask)
-        outputs = attention(
-            query,
-            query if source is None else source,
-            attention_mask=merge_masks(attention_mask, padding),
-            cache=cache,
-            training=training,
-            return_attention_scores=return_attention_scores,
-            **options,
-        )
-        extras: list[Any] = []
-        if cache is not None or return_attention_scores:
-            outputs, *extras = outputs
-        scores = extras.pop(0) if return_attention_scores else None
-        attended = Attended(scores, None if cache is None else extras[0])
-        return residual(x, outputs, training=training), attended
+        x = self._feed_forward_with_residual(x, training)
+        return _outputs(x, results, return_attention_scores)
 
     def compute_output_shape(
         self,
@@ -283,30 +243,9 @@ class DecoderBlock(Block):
                 "`cross_attention_cache` replaces it."
             )
 
-    def compute_cross_attention_cache(self, encoder_sequence: Tensor) -> Tensor:
-        """Projects the output of the encoder once for all decoding steps.
-
-        Args:
-            encoder_sequence: float tensor `(batch, source_length, encoder_dim)`.
-
-        Returns:
-            Cache `(batch, 2, source_length, num_key_value_heads, key_dim)`, for
-            the call argument `cross_attention_cache`.
-
-        Raises:
-            ValueError: if the block was built without cross-attention.
-        """
-        if self.cross_attention is None:
-            raise ValueError(
-                "`compute_cross_attention_cache` requires a block with "
-                "cross-attention; received a call on a block that was built without "
-                "an `encoder_sequence`."
-            )
-        return self.cross_attention.compute_cache(encoder_sequence)
-
 
 def _outputs(
-    x: Tensor, results: dict[str, Attended], return_attention_scores: bool
+    x: Tensor, results: dict[str, AttentionExtras], return_attention_scores: bool
 ) -> Any:
     """Returns `x` with the caches and scores after it, in KerasHub's order."""
     caches = [result.cache for result in results.values() if result.cache is not None]

@@ -57,14 +57,12 @@ class DecoderStack(Stack):
             Keras mask is applied and passed on.
         encoder_sequence: float tensor `(batch, source_length, encoder_dim)`, or
             `None` for a stack without cross-attention.
-        encoder_padding_mask: boolean tensor `(batch, source_length)`, `True` = a
+        decoder_padding_mask: boolean tensor `(batch, target_length)`, `True` = a
             real token.
-        training: bool, whether to apply dropout.
-        return_attention_scores: bool, whether to return the attention scores too.
-        decoder_padding_mask: boolean tensor `(batch, target_length)`.
         decoder_attention_mask: boolean tensor that broadcasts to
             `(batch, target_length, key_length)`, `True` = attend. `key_length` is
             the length of the self-attention cache, or `target_length` without one.
+        encoder_padding_mask: boolean tensor `(batch, source_length)`.
         encoder_attention_mask: boolean tensor that broadcasts to
             `(batch, target_length, source_length)`.
         self_attention_cache: list of the self-attention cache of each block: float
@@ -79,6 +77,8 @@ class DecoderStack(Stack):
             `encoder_sequence`, `None` to use the caches without a change.
         use_causal_mask: bool, whether a query attends only to keys up to its own
             position.
+        training: bool, whether to apply dropout.
+        return_attention_scores: bool, whether to return the attention scores too.
         positions: int tensor `(target_length,)` or `(batch, target_length)`,
             positions of `decoder_sequence`. Defaults to
             `self_attention_cache_update_index` (or 0) + 0, 1, 2, ….
@@ -132,17 +132,17 @@ class DecoderStack(Stack):
         self,
         decoder_sequence: Tensor,
         encoder_sequence: Tensor | None = None,
-        encoder_padding_mask: Mask | None = None,
-        training: bool | None = None,
-        return_attention_scores: bool = False,
         decoder_padding_mask: Mask | None = None,
         decoder_attention_mask: Mask | None = None,
+        encoder_padding_mask: Mask | None = None,
         encoder_attention_mask: Mask | None = None,
         self_attention_cache: Sequence[Cache] | None = None,
         self_attention_cache_update_index: Size | None = None,
         cross_attention_cache: Sequence[Cache] | None = None,
         cross_attention_cache_update_index: Size | None = None,
         use_causal_mask: bool = True,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
         positions: Tensor | None = None,
         cache_positions: Tensor | None = None,
         mask: Mask | None = None,

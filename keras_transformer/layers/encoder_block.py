@@ -4,7 +4,6 @@ import keras
 
 from keras_transformer.layers.argument_errors import check_embedded
 from keras_transformer.layers.block import Block
-from keras_transformer.layers.masking import attention_mask_from_padding, merge_masks
 from keras_transformer.layers.sub_layers import freeze_new_sub_layers
 from keras_transformer.types import Mask, Shape, Tensor
 
@@ -100,23 +99,22 @@ class EncoderBlock(Block):
     ) -> Tensor | tuple[Tensor, Tensor]:
         check_embedded(self, inputs)
         x = self._add_encoding(inputs, positions)
-        query = self.self_attention_residual.prepare(x)
-        padding = attention_mask_from_padding(padding_mask)
-        outputs = self.self_attention(
-            query,
-            query,
+        x, extras = self._attend(
+            self.self_attention,
+            self.self_attention_residual,
+            x,
+            padding_mask=padding_mask,
+            attention_mask=attention_mask,
+            cache=None,
+            training=training,
+            return_attention_scores=return_attention_scores,
             query_mask=mask,
             value_mask=mask,
-            attention_mask=merge_masks(attention_mask, padding),
-            return_attention_scores=return_attention_scores,
-            training=training,
             query_positions=positions,
             key_positions=positions,
         )
-        attended, *scores = outputs if return_attention_scores else (outputs,)
-        x = self.self_attention_residual(x, attended, training=training)
-        x = self._feed(x, training)
-        return (x, *scores) if scores else x
+        x = self._feed_forward_with_residual(x, training)
+        return x if extras.scores is None else (x, extras.scores)
 
     def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape

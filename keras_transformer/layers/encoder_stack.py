@@ -49,10 +49,10 @@ class EncoderStack(Stack):
         inputs: float tensor `(batch, length, hidden_dim)`. Its Keras mask is
             applied and passed on.
         padding_mask: boolean tensor `(batch, length)`, `True` = a real token.
-        training: bool, whether to apply dropout.
-        return_attention_scores: bool, whether to return the attention scores too.
         attention_mask: boolean tensor that broadcasts to
             `(batch, length, length)`, `True` = attend.
+        training: bool, whether to apply dropout.
+        return_attention_scores: bool, whether to return the attention scores too.
         positions: int tensor `(length,)` or `(batch, length)`, positions of the
             inputs. Defaults to 0, 1, 2, ….
         mask: boolean tensor `(batch, length)`, `True` = a real token. Defaults to the
@@ -89,9 +89,9 @@ class EncoderStack(Stack):
         self,
         inputs: Tensor,
         padding_mask: Mask | None = None,
+        attention_mask: Mask | None = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
-        attention_mask: Mask | None = None,
         positions: Tensor | None = None,
         mask: Mask | None = None,
     ) -> Tensor | tuple[Tensor, list[Tensor]]:

@@ -27,28 +27,29 @@ def padding_mask(token_ids: TokenIds, pad_token_id: int = 0) -> Mask:
     return ops.not_equal(token_ids, pad_token_id)
 
 
-def align_rows(token_ids: TokenIds, pad_token_id: int = 0) -> tuple[TokenIds, Tensor]:
+def move_padding_to_end(
+    token_ids: TokenIds, pad_token_id: int = 0
+) -> tuple[TokenIds, Tensor]:
     """Moves the padding at the start of rows `(batch, length)` to their end.
 
-    `restore_order` takes the second result: the number of padding tokens at the start
-    of each row, int32 `(batch, 1)`.
+    The second result is the number of padding tokens at the start of each row, int32
+    `(batch, 1)`, for `move_padding_back`.
     """
-    real = ops.cast(padding_mask(token_ids, pad_token_id), "int32")
-    shifts = ops.cast(ops.argmax(real, axis=1), "int32")[:, None]
-    return restore_order(token_ids, -shifts, 1), shifts
+    is_token = ops.cast(padding_mask(token_ids, pad_token_id), "int32")
+    shifts = ops.cast(ops.argmax(is_token, axis=1), "int32")[:, None]
+    return move_padding_back(token_ids, -shifts, 1), shifts
 
 
-def restore_order(x: Tensor, shifts: Tensor, *axes: int) -> Tensor:
-    """Moves positions back to where they were before `align_rows`.
+def move_padding_back(x: Tensor, shifts: Tensor, *axes: int) -> Tensor:
+    """Moves positions back to where they were before `move_padding_to_end`.
 
     `axes` are the axes of `x` `(batch, …)` with the length of the rows.
     """
     for axis in axes:
-        places = ops.mod(
-            ops.arange(ops.shape(x)[axis], dtype="int32") - shifts, ops.shape(x)[axis]
-        )
+        length = ops.shape(x)[axis]
+        indices = ops.mod(ops.arange(length, dtype="int32") - shifts, length)
         others = [other for other in range(1, len(x.shape)) if other != axis]
-        x = ops.take_along_axis(x, ops.expand_dims(places, others), axis=axis)
+        x = ops.take_along_axis(x, ops.expand_dims(indices, others), axis=axis)
     return x
 
 

@@ -26,8 +26,8 @@ _runner: ContextVar[BlockRunner | None] = ContextVar("_runner", default=None)
 
 
 @contextlib.contextmanager
-def blocks_called_by(run: BlockRunner) -> Iterator[None]:
-    """Lets a function, such as a pipeline, call the blocks of all stacks."""
+def override_block_calls(run: BlockRunner) -> Iterator[None]:
+    """Within the context, every stack calls `run` instead of its blocks in turn."""
     token = _runner.set(run)
     try:
         yield

@@ -1,7 +1,7 @@
 """The decoder-only Transformer: a language model."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import keras
 from keras import ops
@@ -14,11 +14,13 @@ from keras_transformer.decoding.lengths import (
     output_lengths,
     smaller,
 )
-from keras_transformer.inference.alignment import Alignment
 from keras_transformer.inference.constraints import Constraints
 from keras_transformer.inference.request import Request
 from keras_transformer.inference.scoring import ScoreResult
-from keras_transformer.inference.sequence_model import SequenceInputs
+from keras_transformer.inference.sequence_model import (
+    SequenceInputs,
+    check_cross_attention,
+)
 from keras_transformer.inference.text_windows import score_texts
 from keras_transformer.inference.token_ids import Sequences
 from keras_transformer.layers import (
@@ -30,10 +32,10 @@ from keras_transformer.layers import (
 from keras_transformer.layers.activations import Activation
 from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.attention.key_values import KeyValues
-from keras_transformer.layers.masking import align_rows, restore_order
+from keras_transformer.layers.masking import move_padding_back, move_padding_to_end
 from keras_transformer.layers.positions.scheme import keep_untracked
 from keras_transformer.layers.sub_layers import Initializer
-from keras_transformer.models.beam_history import add_newest
+from keras_transformer.models.beam_mask import add_newest
 from keras_transformer.models.transformer_model import OutputState, TransformerModel
 from keras_transformer.models.vocabularies import (
     check_length_ratio,
@@ -73,7 +75,7 @@ class _Rows(NamedTuple):
     token_ids: TokenIds  # int (batch, length)
     positions: Tensor | None = None  # int (batch, length); None = from 0
     mask: Tensor | None = None  # bool (batch, length, length); None = causal
-    shifts: Tensor | None = None  # int (batch, 1), the padding that `align_rows` moved
+    shifts: Tensor | None = None  # int (batch, 1), the padding that has been moved
     outputs: Tensor | None = None  # int (batch, target_length), positions; None = all
 
 
@@ -86,7 +88,7 @@ class CausalLMState(OutputState, total=False):
     """
 
     caches: list[tuple[KeyValues, ...]]  # the `KeyValues` of each decoder block
-    history: Mask  # bool (batch, num_beams, entries); see `beam_history`
+    beam_mask: Mask  # bool (batch, num_beams, entries): the histories
     prompt_mask: Mask  # bool (batch, prompt_length), without the last tokens
     last_tokens: TokenIds  # int32 (batch,), the last tokens of the prompts
 
@@ -259,7 +261,7 @@ class CausalLM(TransformerModel):
         self.max_length = self.max_source_length = self.max_target_length = limit
         self.output_length_ratio = check_length_ratio(output_length_ratio)
         self.tokenizer = self.source_tokenizer = self.target_tokenizer = tokenizer
-        sizes = find_sizes(tokenizer, tokenizer, vocabulary_size, None, None)
+        sizes = find_sizes(tokenizer, tokenizer, vocabulary_size)
         self._set_vocabularies(sizes, pad_token_id, start_token_id, end_token_id)
         self._set_prompts(tokenizer, add_start_token)
         self._set_tying("all" if tie_embeddings else "none", output_bias)
@@ -331,23 +333,23 @@ class CausalLM(TransformerModel):
         )
         x, *scores = found if return_attention_scores else (found,)
         if shifts is not None:
-            x = restore_order(x, shifts, 1)
+            x = move_padding_back(x, shifts, 1)
         if outputs is not None:
             last = ops.shape(x)[1] - 1
-            places = ops.minimum(outputs, last)[:, :, None]
-            x = ops.take_along_axis(x, places, axis=1)
+            indices = ops.minimum(outputs, last)[:, :, None]
+            x = ops.take_along_axis(x, indices, axis=1)
             x = ops.where(outputs[:, :, None] > last, float("nan"), x)
         logits = self.compute_logits(x)
         if not return_attention_scores:
             return logits
         attention = [block["self_attention"] for block in scores[0]]
         if shifts is not None:
-            attention = [restore_order(block, shifts, 2, 3) for block in attention]
+            attention = [move_padding_back(block, shifts, 2, 3) for block in attention]
         return logits, attention
 
     def _parse(self, inputs: Any) -> "_Rows":
         if not isinstance(inputs, Mapping):
-            token_ids, shifts = align_rows(inputs, self.pad_token_id)
+            token_ids, shifts = move_padding_to_end(inputs, self.pad_token_id)
             return _Rows(token_ids, shifts=shifts)
         if "segment_ids" in inputs:
             segments = inputs["segment_ids"]
@@ -359,7 +361,7 @@ class CausalLM(TransformerModel):
 
     def _join(self, prompts: TokenIds, continuations: TokenIds) -> "_Rows":
         """Joins each prompt and its continuation, without padding between them."""
-        prompts, _ = align_rows(prompts, self.pad_token_id)
+        prompts, _ = move_padding_to_end(prompts, self.pad_token_id)
         lengths = prompt_lengths(prompts, self.pad_token_id)[:, None]
         prompt_length, length = ops.shape(prompts)[1], ops.shape(continuations)[1]
         both = ops.concatenate([prompts, continuations[:, 1:]], axis=1)
@@ -456,8 +458,6 @@ class CausalLM(TransformerModel):
         language_model.generate([[2, 17, 25]]).token_ids
         ```
         """
-        if return_alignments:
-            _refuse("`return_alignments`")
         search = chosen_search("generate", search, self.default_search, options)
         request = Request(search, max_length, min_length)
         return self._generator.generate(
@@ -466,6 +466,7 @@ class CausalLM(TransformerModel):
             batch_size=batch_size,
             return_scores=return_scores,
             return_truncated=return_truncated,
+            return_alignments=return_alignments,
             prefix=prefix,
             seed=seed,
             distinct_texts=distinct_texts,
@@ -520,25 +521,6 @@ class CausalLM(TransformerModel):
         """
         return score_texts(self, texts, context, stride, batch_size)
 
-    def align(
-        self,
-        sources: Sequences,
-        targets: Sequences,
-        layer: int | None = None,
-        batch_size: int = 64,
-    ) -> list[Alignment]:
-        """Raises `ValueError`: the model has no cross-attention."""
-        _refuse("`align`")
-
-    def cross_attention(
-        self,
-        encoder_token_ids: TokenIds,
-        decoder_token_ids: TokenIds,
-        layer: int | None = None,
-    ) -> Tensor:
-        """Raises `ValueError`: the model has no cross-attention."""
-        _refuse("`cross_attention`")
-
     def start_decoding(
         self,
         encoder_token_ids: TokenIds,
@@ -563,8 +545,10 @@ class CausalLM(TransformerModel):
             ValueError: if `return_attention` is `True`.
         """
         if return_attention:
-            _refuse("a `coverage_penalty` and other searches with `needs_attention`")
-        token_ids = self.prepare_sources(encoder_token_ids)
+            check_cross_attention(
+                self, "a `coverage_penalty` and other searches with `needs_attention`"
+            )
+        token_ids = encoder_token_ids
         batch, prompt_length = ops.shape(token_ids)
         last = prompt_lengths(token_ids, self.pad_token_id)[:, None] - 1
         prompt_mask = ops.arange(prompt_length, dtype="int32")[None] < last
@@ -587,7 +571,7 @@ class CausalLM(TransformerModel):
         more = ops.zeros((batch, num_beams, entries), "bool")
         return {
             "caches": [(cache.extended(prompt_length + entries),) for cache in filled],
-            "history": ops.concatenate([known, more], axis=2),
+            "beam_mask": ops.concatenate([known, more], axis=2),
             "prompt_mask": prompt_mask,
             "last_tokens": ops.take_along_axis(token_ids, last, axis=1)[:, 0],
             **self._output_state(),
@@ -599,26 +583,28 @@ class CausalLM(TransformerModel):
         """Computes the logits of the next tokens; see `GenerativeModel.decode_step`."""
         last = ops.cast(state["last_tokens"][:, None], token_ids.dtype)
         token_ids = ops.where(ops.equal(index, 0), last, token_ids)
-        num_beams, entries = state["history"].shape[1], ops.shape(state["history"])[2]
+        # The beams are the queries of one attention: see `models/beam_mask.py`.
+        beam_mask = state["beam_mask"]
+        num_beams, entries = beam_mask.shape[1], ops.shape(beam_mask)[2]
         prompt_length = ops.shape(state["prompt_mask"])[1]
-        newest = prompt_length + index * num_beams
-        history = add_newest(state["history"], newest)
+        entry = prompt_length + index * num_beams
+        beam_mask = add_newest(beam_mask, entry)
         first = int32_sum(state["prompt_mask"], axis=1)[:, None]
         positions = ops.broadcast_to(first + index, ops.shape(token_ids))
-        entry = ops.arange(entries, dtype="int32")[None]
-        steps = ops.floor_divide(entry - prompt_length, num_beams)
+        indices = ops.arange(entries, dtype="int32")[None]
+        steps = ops.floor_divide(indices - prompt_length, num_beams)
         x, caches = self.decoder.step(
             self.embed_target(token_ids, positions, training=False),
             state["caches"],
-            newest,
-            attention_mask=history,
+            entry,
+            attention_mask=beam_mask,
             positions=positions,
-            cache_positions=ops.where(entry < prompt_length, entry, first + steps),
+            cache_positions=ops.where(indices < prompt_length, indices, first + steps),
         )
         logits = self.compute_logits(x, state.get("output_kernel"))
-        return logits, {**state, "caches": caches, "history": history}
+        return logits, {**state, "caches": caches, "beam_mask": beam_mask}
 
-    def max_steps(
+    def max_output_lengths(
         self, source_lengths: SizeT, max_length: OutputLength | None = None
     ) -> SizeT:
         """Returns the maximum numbers of new tokens, as the context limits them.
@@ -635,7 +621,7 @@ class CausalLM(TransformerModel):
             return steps
         return smaller(steps, self.max_length + 1 - source_lengths)
 
-    def longest_output(
+    def max_output_length(
         self, source_length: SizeT, max_length: OutputLength | None = None
     ) -> SizeT:
         """Returns the maximum number of new tokens of a batch of prompts.
@@ -669,12 +655,5 @@ class CausalLM(TransformerModel):
 
 def prompt_lengths(token_ids: TokenIds, pad_token_id: int) -> Tensor:
     """Returns the lengths of padded prompts, int32 `(batch,)`, at least 1."""
-    real = padding_mask(token_ids, pad_token_id)
-    return ops.maximum(int32_sum(real, axis=1), 1)
-
-
-def _refuse(argument: str) -> NoReturn:
-    raise ValueError(
-        f"{argument} requires a model with cross-attention, such as `Seq2Seq`; "
-        "received a `CausalLM`, which has no source."
-    )
+    is_token = padding_mask(token_ids, pad_token_id)
+    return ops.maximum(int32_sum(is_token, axis=1), 1)

@@ -134,7 +134,7 @@ class Ensemble(GenerativeModel):
         return _mean([logits for logits, _ in steps]), _join([own for _, own in steps])
 
     def state_axes(self, state: EnsembleState) -> dict[str, object]:
-        """Returns what a search may do with the states; see `DecodingModel`."""
+        """Returns a structure like `state` with the `StateAxes` of each tensor."""
         pairs = zip(self.models, state["models"], strict=True)
         axes: dict[str, object] = {
             "models": [model.state_axes(own) for model, own in pairs]
@@ -143,19 +143,22 @@ class Ensemble(GenerativeModel):
             axes["attention"] = StateAxes()
         return axes
 
-    def max_steps(
+    def max_output_lengths(
         self, source_lengths: SizeT, max_length: OutputLength | None = None
     ) -> SizeT:
         """Returns the smallest of the maximum output lengths of the models."""
-        each = [model.max_steps(source_lengths, max_length) for model in self.models]
+        each = [
+            model.max_output_lengths(source_lengths, max_length)
+            for model in self.models
+        ]
         return functools.reduce(smaller, each)
 
-    def longest_output(
+    def max_output_length(
         self, source_length: SizeT, max_length: OutputLength | None = None
     ) -> SizeT:
         """Returns the smallest maximum output length of a batch of the models."""
         each = [
-            model.longest_output(source_length, max_length) for model in self.models
+            model.max_output_length(source_length, max_length) for model in self.models
         ]
         return functools.reduce(smaller, each)
 

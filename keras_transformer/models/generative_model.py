@@ -72,18 +72,6 @@ class GenerativeModel(SequenceModel):
         "target_tokenizer.json": "target_tokenizer",
     }
 
-    def keep_length_ratio(self, data: object) -> None:
-        """Raises `output_length_ratio` to that of a dataset.
-
-        Args:
-            data: the dataset of a `ParallelDataset`; other data have no effect.
-        """
-        ratio = float(getattr(data, "output_length_ratio", 1.0))
-        if ratio > self.output_length_ratio:
-            self.output_length_ratio = ratio
-            for compiled in ("_generator", "_stepper"):
-                vars(self).pop(compiled, None)
-
     @functools.cached_property
     def _generator(self) -> Generator:
         return Generator(self, self._aligner)

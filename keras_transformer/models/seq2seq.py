@@ -22,13 +22,12 @@ from keras_transformer.layers import (
 from keras_transformer.layers.activations import Activation
 from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.attention.key_values import KeyValues
-from keras_transformer.layers.masking import align_rows, restore_order
+from keras_transformer.layers.masking import move_padding_back, move_padding_to_end
 from keras_transformer.layers.positions.scheme import Positions, position_pair
 from keras_transformer.layers.sub_layers import Initializer
-from keras_transformer.models.beam_history import add_newest
+from keras_transformer.models.beam_mask import add_newest
 from keras_transformer.models.transformer_model import OutputState, TransformerModel
 from keras_transformer.models.vocabularies import (
-    VocabularySizes,
     check_array_sources,
     check_length_ratio,
     check_limit,
@@ -69,7 +68,7 @@ class Seq2SeqState(OutputState, total=False):
     """The state of decoding."""
 
     caches: list[tuple[KeyValues, ...]]  # of each block: of all beams, of the sources
-    history: Mask  # bool (batch, num_beams, entries); see `beam_history`
+    beam_mask: Mask  # bool (batch, num_beams, entries): the histories
     source_mask: Mask  # bool (batch, source_length), the real tokens
     # float32 (batch, num_beams, source_length), of the newest tokens: a mean over the
     # heads of the last block
@@ -301,9 +300,18 @@ class Seq2Seq(TransformerModel):
                 tie_embeddings=tie_embeddings,
             )
         self._set_positions(positions, max_source_length, max_target_length)
-        sizes = self._find_sizes(
-            vocabulary_size, source_vocabulary_size, target_vocabulary_size
-        )
+        if self.embeds_arrays:
+            sizes = find_target_size(
+                self.target_tokenizer, vocabulary_size, target_vocabulary_size
+            )
+        else:
+            sizes = find_sizes(
+                self.source_tokenizer,
+                self.target_tokenizer,
+                vocabulary_size,
+                source_vocabulary_size,
+                target_vocabulary_size,
+            )
         self._set_vocabularies(sizes, pad_token_id, start_token_id, end_token_id)
         self._set_tying(tie_embeddings, output_bias)
         self._build_layers(
@@ -337,14 +345,6 @@ class Seq2Seq(TransformerModel):
             limit = check_limit(max_source, source, "max_source_length")
             self.max_source_length = limit
         self.max_target_length = check_limit(max_target, target, "max_target_length")
-
-    def _find_sizes(
-        self, shared: int | None, source: int | None, target: int | None
-    ) -> VocabularySizes:
-        source_tokenizer, tokenizer = self.source_tokenizer, self.target_tokenizer
-        if self.embeds_arrays:
-            return find_target_size(tokenizer, shared, target)
-        return find_sizes(source_tokenizer, tokenizer, shared, source, target)
 
     def _build_layers(
         self, source_embedding: keras.layers.Layer | None, **blocks: Any
@@ -397,23 +397,24 @@ class Seq2Seq(TransformerModel):
         }
         sources, shifts = inputs["encoder_token_ids"], None
         if not self.embeds_arrays:
-            sources, shifts = align_rows(sources, self.pad_token_id)
-        source, source_mask = self._embed_source(sources, training)
+            sources, shifts = move_padding_to_end(sources, self.pad_token_id)
+        source, source_mask = self.embed_source(sources, training)
         target = self.embed_target(inputs["decoder_token_ids"], training=training)
         encoded = self.encoder(source, padding_mask=source_mask, **options)
-        if not return_attention_scores:
-            decoded = self.decoder(
-                target, encoded, encoder_padding_mask=source_mask, **options
-            )
-            return self.compute_logits(decoded)
-        encoded, encoder_scores = encoded
-        decoded, decoder_scores = self.decoder(
+        if return_attention_scores:
+            encoded, encoder_scores = encoded
+        decoded = self.decoder(
             target, encoded, encoder_padding_mask=source_mask, **options
         )
+        if not return_attention_scores:
+            return self.compute_logits(decoded)
+        decoded, decoder_scores = decoded
         cross_scores = [block["cross_attention"] for block in decoder_scores]
         if shifts is not None:
-            encoder_scores = [restore_order(s, shifts, 2, 3) for s in encoder_scores]
-            cross_scores = [restore_order(s, shifts, 3) for s in cross_scores]
+            encoder_scores = [
+                move_padding_back(s, shifts, 2, 3) for s in encoder_scores
+            ]
+            cross_scores = [move_padding_back(s, shifts, 3) for s in cross_scores]
         scores: AttentionScores = {
             "encoder": encoder_scores,
             "decoder": [block["self_attention"] for block in decoder_scores],
@@ -421,23 +422,20 @@ class Seq2Seq(TransformerModel):
         }
         return OutputsWithScores(self.compute_logits(decoded), scores)
 
-    def embed_source(self, token_ids: TokenIds, training: bool | None = None) -> Tensor:
+    def embed_source(
+        self, sources: Tensor, training: bool | None = None
+    ) -> tuple[Tensor, Mask]:
         """Embeds source tokens and adds their positions.
 
         Args:
-            token_ids: int tensor `(batch, source_length)`, or the inputs of
-                `source_embedding`, if one was given.
+            sources: int tensor `(batch, source_length)`, padded at the end; or the
+                inputs of `source_embedding`, if one was given.
             training: bool, whether dropout is applied.
 
         Returns:
-            Tensor `(batch, source_length, hidden_dim)` in the compute dtype.
+            Tensor `(batch, source_length, hidden_dim)` in the compute dtype, and the
+            padding mask, boolean `(batch, source_length)`.
         """
-        return self._embed_source(token_ids, training)[0]
-
-    def _embed_source(
-        self, sources: Tensor, training: bool | None
-    ) -> tuple[Tensor, Mask]:
-        """Returns the inputs of the encoder and the padding mask."""
         if self.embeds_arrays:
             layer, width = self.source_embedding, self.hidden_dim
             _, x, mask = embed_arrays(layer, sources, width, training)
@@ -466,10 +464,10 @@ class Seq2Seq(TransformerModel):
         """
         sources, shifts = encoder_token_ids, None
         if not self.embeds_arrays:
-            sources, shifts = align_rows(sources, self.pad_token_id)
-        x, mask = self._embed_source(sources, training)
+            sources, shifts = move_padding_to_end(sources, self.pad_token_id)
+        x, mask = self.embed_source(sources, training)
         encoded = self.encoder(x, padding_mask=mask, training=training)
-        return encoded if shifts is None else restore_order(encoded, shifts, 1)
+        return encoded if shifts is None else move_padding_back(encoded, shifts, 1)
 
     @property
     def source_spec(self) -> ArraySpec | None:
@@ -478,9 +476,8 @@ class Seq2Seq(TransformerModel):
 
     def prepare_sources(self, sources: Sources) -> Sources:
         """Embeds arrays; see `GenerativeModel.prepare_sources`."""
-        sources = super().prepare_sources(sources)
         if not self.embeds_arrays:
-            return sources
+            return super().prepare_sources(sources)
         return embed_arrays(self.source_embedding, sources, self.hidden_dim)
 
     def start_decoding(
@@ -491,14 +488,13 @@ class Seq2Seq(TransformerModel):
         return_attention: bool = False,
     ) -> Seq2SeqState:
         """Encodes the sources; see `GenerativeModel.start_decoding`."""
-        sources = self.prepare_sources(encoder_token_ids)
-        x, mask = self._embed_source(sources, training=False)
+        x, mask = self.embed_source(encoder_token_ids, training=False)
         encoded = self.encoder(x, padding_mask=mask, training=False)
         batch, source_length = ops.shape(mask)
         entries = max_length * num_beams
         state: Seq2SeqState = {
             "caches": self.decoder.empty_caches(encoded, entries),
-            "history": ops.zeros((batch, num_beams, entries), "bool"),
+            "beam_mask": ops.zeros((batch, num_beams, entries), "bool"),
             "source_mask": mask,
             **self._output_state(),
         }
@@ -511,23 +507,25 @@ class Seq2Seq(TransformerModel):
         self, token_ids: TokenIds, index: Tensor, state: Seq2SeqState
     ) -> tuple[Tensor, Seq2SeqState]:
         """Computes the logits of the next tokens; see `GenerativeModel.decode_step`."""
-        num_beams, entries = state["history"].shape[1], ops.shape(state["history"])[2]
-        newest = index * num_beams
-        history = add_newest(state["history"], newest)
+        # The beams are the queries of one attention: see `models/beam_mask.py`.
+        beam_mask = state["beam_mask"]
+        num_beams, entries = beam_mask.shape[1], ops.shape(beam_mask)[2]
+        entry = index * num_beams
+        beam_mask = add_newest(beam_mask, entry)
         positions = ops.broadcast_to(index, (num_beams,))
-        steps = ops.floor_divide(ops.arange(entries, dtype="int32"), num_beams)
+        indices = ops.arange(entries, dtype="int32")
         x = self.embed_target(token_ids, positions, training=False)
         x, caches, *scores = self.decoder.step(
             x,
             state["caches"],
-            newest,
-            attention_mask=history,
+            entry,
+            attention_mask=beam_mask,
             encoder_padding_mask=state["source_mask"],
             positions=positions,
-            cache_positions=steps,
+            cache_positions=ops.floor_divide(indices, num_beams),
             return_attention_scores="attention" in state,
         )
-        state = {**state, "caches": caches, "history": history}
+        state = {**state, "caches": caches, "beam_mask": beam_mask}
         if scores:
             attention = ops.cast(scores[0]["cross_attention"], "float32")
             state["attention"] = ops.mean(attention, axis=1)

@@ -15,7 +15,7 @@ from keras_transformer.layers.transformer_layer import (
     MODEL_OBJECTS,
     deserialize_objects,
 )
-from keras_transformer.models.beam_history import axes_of_state
+from keras_transformer.models.beam_mask import axes_of_state
 from keras_transformer.models.file_checks import check_fits_memory
 from keras_transformer.models.generative_model import GenerativeModel
 from keras_transformer.models.vocabularies import (
@@ -71,6 +71,10 @@ class TransformerModel(GenerativeModel, TokenTrainer):
     feed_forward_options: Options
     residual_options: Options
 
+    # A constructor sets tokenizers, limits and positions, and calls these methods in
+    # their order, since each reads what the ones before have set. A decoder, not yet
+    # built, precedes `_keep_block_arguments`.
+
     def _set_vocabularies(
         self,
         sizes: VocabularySizes,
@@ -115,8 +119,8 @@ class TransformerModel(GenerativeModel, TokenTrainer):
         self, name: str, vocabulary_size: int
     ) -> keras.layers.Embedding:
         is_output = name != "source" and self.shares_output
-        kind = Embedding if is_output else keras.layers.Embedding
-        embedding = kind(
+        layer_class = Embedding if is_output else keras.layers.Embedding
+        embedding = layer_class(
             vocabulary_size,
             self.hidden_dim,
             embeddings_initializer=keras.initializers.RandomNormal(
@@ -140,8 +144,8 @@ class TransformerModel(GenerativeModel, TokenTrainer):
         """Returns the normalisation of the embeddings, of the kind in the blocks."""
         if not self.normalize_embeddings:
             return None
-        kind = self.residual_options.get("normalization") or "layer"
-        norm = make_normalization(kind, self.layer_norm_epsilon, self.dtype_policy)
+        name = self.residual_options.get("normalization") or "layer"
+        norm = make_normalization(name, self.layer_norm_epsilon, self.dtype_policy)
         assert norm is not None
         norm.build((None, None, self.hidden_dim))
         return norm
@@ -169,6 +173,18 @@ class TransformerModel(GenerativeModel, TokenTrainer):
                 trainable=self.output_bias != "frozen",
                 name="output_bias",
             )
+
+    def keep_length_ratio(self, data: object) -> None:
+        """Raises `output_length_ratio` to that of a dataset.
+
+        Args:
+            data: the dataset of a `ParallelDataset`; other data have no effect.
+        """
+        ratio = float(getattr(data, "output_length_ratio", 1.0))
+        if ratio > self.output_length_ratio:
+            self.output_length_ratio = ratio
+            for compiled in ("_generator", "_stepper"):
+                vars(self).pop(compiled, None)
 
     def embed_target(
         self,
@@ -231,7 +247,7 @@ class TransformerModel(GenerativeModel, TokenTrainer):
         return {"output_kernel": self.transposed_embeddings()}
 
     def state_axes(self, state: ModelState) -> dict[str, object]:
-        """Returns what a search may do with the state; see `DecodingModel`."""
+        """Returns a structure like `state` with the `StateAxes` of each tensor."""
         return axes_of_state(state)
 
     def summary(

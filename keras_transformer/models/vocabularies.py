@@ -32,8 +32,8 @@ def find_sizes(
     source_tokenizer: "Tokenizer | None",
     target_tokenizer: "Tokenizer | None",
     shared: int | None,
-    source: int | None,
-    target: int | None,
+    source: int | None = None,
+    target: int | None = None,
 ) -> VocabularySizes:
     """Returns the sizes of the vocabularies, as given or those of the tokenizers.
 
@@ -194,7 +194,7 @@ def find_target_size(
             f"`vocabulary_size={size}`, `target_vocabulary_size={target}`."
         )
     both = target_tokenizer, target_tokenizer
-    sizes = find_sizes(*both, max(given, default=None), None, None)
+    sizes = find_sizes(*both, max(given, default=None))
     return VocabularySizes(None, 0, sizes.target)
 
 

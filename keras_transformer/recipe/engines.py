@@ -11,7 +11,7 @@ import ctranslate2
 import numpy as np
 
 from keras_transformer.decoding import Search
-from keras_transformer.decoding.generation_options import options_of
+from keras_transformer.decoding.generation_options import options_from_search
 from keras_transformer.export.ctranslate2 import (
     check_supported,
     export_ctranslate2,
@@ -44,7 +44,7 @@ class ValidationEngine:
             yield KerasEngine(model, self._output)
             return
         with tempfile.TemporaryDirectory(prefix="keras_transformer-") as folder:
-            options = options_of(model.default_search)
+            options = options_from_search(model.default_search)
             write_ctranslate2(model, pathlib.Path(folder), options)
             yield CTranslate2Engine.load(folder, parallel=True)
 
@@ -52,7 +52,7 @@ class ValidationEngine:
         self, model: GenerativeModel, texts: Sequence[str], search: Search | None
     ) -> tuple[list[str], np.ndarray]:
         """Returns the best hypotheses, and which have reached the maximum length."""
-        options = options_of(search or model.default_search)
+        options = options_from_search(search or model.default_search)
         with self.of(model) as engine:
             best = [row[0] for row in engine.generate(texts, options)]
         truncated = np.array([each.truncated for each in best], bool)

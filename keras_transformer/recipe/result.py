@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from keras_transformer import evaluation
 from keras_transformer.decoding import BeamSearch, Sampling, Search
-from keras_transformer.decoding.generation_options import search_of
+from keras_transformer.decoding.generation_options import search_from_options
 from keras_transformer.models import GenerativeModel
 from keras_transformer.recipe.loading import load_trained_model
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
@@ -208,7 +208,7 @@ def read_result(output: pathlib.Path) -> TrainingResult:
     model = load_trained_model(output / "model.keras")
     search: Search = SAMPLING if recipe.has_running_text else ANSWERING
     if isinstance(figures, Figures):
-        search = search_of(
+        search = search_from_options(
             GenerationOptions(
                 num_beams=recipe.num_beams, length_penalty=figures.length_penalty
             )

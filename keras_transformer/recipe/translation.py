@@ -13,7 +13,7 @@ from keras_transformer import evaluation
 from keras_transformer.dataset import ParallelDataset, parallel_dataset
 from keras_transformer.dataset.text_pairs import Corpus, FilePairs, Pair, open_files
 from keras_transformer.decoding import GreedySearch
-from keras_transformer.decoding.generation_options import search_of
+from keras_transformer.decoding.generation_options import search_from_options
 from keras_transformer.models import GenerativeModel, Seq2Seq
 from keras_transformer.recipe.engines import (
     ValidationEngine,
@@ -251,7 +251,9 @@ class TranslationEvaluator(Evaluator):
             valid_engine=name,
             **test_values,
         )
-        return TrainingResult(model, search_of(self._options("keras")), figures)
+        return TrainingResult(
+            model, search_from_options(self._options("keras")), figures
+        )
 
     def search_of(self, engine: Engine) -> ChosenSearch:
         penalty = self._penalties["ctranslate2"]

@@ -9,7 +9,7 @@ from keras_transformer.backend.keras_internals import flatten_layers
 from keras_transformer.backend.pipeline import Stages
 from keras_transformer.backend.rematerialization import split_variables
 from keras_transformer.backend.sharding import check_jax
-from keras_transformer.layers.stack import Stack, blocks_called_by
+from keras_transformer.layers.stack import Stack, override_block_calls
 from keras_transformer.types import Tensor
 from keras_transformer_runtime.arguments import check_ints
 
@@ -172,7 +172,7 @@ class Pipeline:
             found.update(zip(map(id, seeds), drawn, strict=True))
             return x
 
-        with keras.StatelessScope(shared) as scope, blocks_called_by(run):
+        with keras.StatelessScope(shared) as scope, override_block_calls(run):
             outputs = self._model(inputs, training=training)
         for variable, _ in shared:
             found[id(variable)] = scope.get_current_value(variable)

@@ -243,11 +243,7 @@ class TokenTrainer(keras.Model):
         return checks
 
     def keep_length_ratio(self, data: object) -> None:
-        """Makes room in outputs for targets as long as those of the data.
-
-        Args:
-            data: the dataset of a `ParallelDataset`; other data have no effect.
-        """
+        """Does nothing; `TransformerModel` raises its ratio to that of the data."""
 
     def make_train_function(self, force: bool = False) -> None:
         if force or self.train_function is None:

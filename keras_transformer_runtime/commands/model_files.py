@@ -137,7 +137,10 @@ def export_command(
     if extra in EXTRAS:
         require_extra(extra, f"`format={format.value!r}`")
     import_keras_quietly()
-    from keras_transformer.decoding.generation_options import options_of, search_of
+    from keras_transformer.decoding.generation_options import (
+        options_from_search,
+        search_from_options,
+    )
     from keras_transformer.recipe.loading import load_trained_model
 
     loaded = load_trained_model(model)
@@ -145,8 +148,8 @@ def export_command(
         loaded.save_pretrained(folder)
         typer.echo(f"{format.value}: {folder}")
         return
-    default = selected_options(model) or options_of(loaded.default_search)
-    search = search_of(default.with_given(**given))
+    default = selected_options(model) or options_from_search(loaded.default_search)
+    search = search_from_options(default.with_given(**given))
     loaded.export(folder, search, format=format.value, **options)
     typer.echo(f"{format.value}: {folder}")
 

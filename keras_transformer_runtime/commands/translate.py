@@ -231,7 +231,7 @@ def _keras_translator(
     workers: int,
 ) -> LineTranslator:
     """Returns the translator of a Keras model, which has the most options."""
-    from keras_transformer.decoding.generation_options import search_of
+    from keras_transformer.decoding.generation_options import search_from_options
     from keras_transformer.file_translation.translation import ModelTranslator
     from keras_transformer.keras_engine import KerasEngine
     from keras_transformer_runtime.phrase_dictionary import PhraseDictionary
@@ -240,7 +240,7 @@ def _keras_translator(
     terms = None if dictionary is None else PhraseDictionary.from_file(dictionary)
     return ModelTranslator(
         engine.model,
-        search_of(options),
+        search_from_options(options),
         max_length=options.max_length,
         min_length=options.min_length,
         seed=options.seed,

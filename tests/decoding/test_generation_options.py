@@ -17,8 +17,8 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.decoding.generation_options import (
     chosen_search,
-    options_of,
-    search_of,
+    options_from_search,
+    search_from_options,
 )
 from keras_transformer_runtime.engines.generation_options import (
     GenerationOptions,
@@ -51,8 +51,8 @@ SEARCHES = [
 
 @pytest.mark.parametrize(("search", "some"), SEARCHES)
 def test_a_search_and_its_options(search, some):
-    options = options_of(search, max_length=13, min_length=2)
-    assert search_of(options) == search
+    options = options_from_search(search, max_length=13, min_length=2)
+    assert search_from_options(options) == search
     expected = {**some, "max_length": 13, "min_length": 2}
     assert {name: getattr(options, name) for name in expected} == expected
     assert options.no_repeat_ngram_size == 3 * (RULES[1] in search.logits_processors)
@@ -61,9 +61,11 @@ def test_a_search_and_its_options(search, some):
 
 
 def test_the_order_of_processors_and_the_form_of_a_penalty_have_no_effect():
-    assert options_of(GreedySearch(RULES[::-1])) == options_of(GreedySearch(RULES))
+    assert options_from_search(GreedySearch(RULES[::-1])) == options_from_search(
+        GreedySearch(RULES)
+    )
     same = BeamSearch(3, GNMTLengthPenalty(0.2)), BeamSearch(3, 0.2)
-    assert options_of(same[0]) == options_of(same[1])
+    assert options_from_search(same[0]) == options_from_search(same[1])
 
 
 @pytest.mark.parametrize(
@@ -81,14 +83,14 @@ def test_the_order_of_processors_and_the_form_of_a_penalty_have_no_effect():
 )
 def test_a_search_with_a_part_that_has_no_option(search, name):
     with pytest.raises(ValueError, match=re.escape(name)):
-        options_of(search)
+        options_from_search(search)
 
 
 def test_a_relative_length_has_no_option():
     with pytest.raises(ValueError, match="`max_length` must be an int"):
-        options_of(GreedySearch(), RelativeLength(2.0))
+        options_from_search(GreedySearch(), RelativeLength(2.0))
     with pytest.raises(ValueError, match="`min_length` must be an int"):
-        options_of(GreedySearch(), min_length=RelativeLength(2.0))
+        options_from_search(GreedySearch(), min_length=RelativeLength(2.0))
 
 
 @pytest.mark.parametrize(

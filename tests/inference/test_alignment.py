@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
+from keras import ops
 from layer_contract import to_numpy, with_random_weights
 
 from keras_transformer import Alignment, Seq2Seq
+from keras_transformer.inference.alignment import align_batch
 from keras_transformer.text import CharacterTokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
@@ -103,6 +105,29 @@ def test_half_precision_is_averaged_in_float32():
     for one in model.align(SOURCES, TARGETS):
         assert one.attention.dtype == "float32"
         np.testing.assert_allclose(one.attention.sum(axis=1), 1, atol=0.02)
+
+
+def test_padding_at_the_start_stays_there(model):
+    targets = np.array([[2, 9, 4], [2, 8, 0], [2, 5, 0]])
+    at_end = np.array([[5, 6, 7, 3, 0], [5, 8, 0, 0, 0], [3, 0, 0, 0, 0]])
+    at_start = np.array([[0, 5, 6, 7, 3], [0, 0, 0, 5, 8], [0, 0, 0, 0, 3]])
+    np.testing.assert_array_equal(to_numpy(model.source_mask(at_start)), at_start != 0)
+    first, second = (
+        align_batch(
+            model,
+            {
+                "encoder_token_ids": ops.convert_to_tensor(sources, "int32"),
+                "decoder_token_ids": ops.convert_to_tensor(targets, "int32"),
+            },
+        )
+        for sources in (at_end, at_start)
+    )
+    moves, attention = (1, 3, 4), to_numpy(first.attention)
+    expected = [np.roll(row, n, 1) for row, n in zip(attention, moves, strict=True)]
+    np.testing.assert_allclose(to_numpy(second.attention), expected, atol=1e-6)
+    np.testing.assert_array_equal(
+        to_numpy(second.positions), to_numpy(first.positions) + np.array([moves]).T
+    )
 
 
 @once

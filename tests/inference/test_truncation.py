@@ -98,16 +98,16 @@ def test_the_default_limit_is_that_of_the_data():
     assert data.output_length_ratio == 6.5  # 1.5 × 13 / 3 tokens
     model = seq2seq()
     model.compile("sgd", LabelSmoothedCrossEntropy())
-    assert model.max_steps(20) == 70
+    assert model.max_output_lengths(20) == 70
     source = [[4] * 19 + [3]]
     model.generate(source, GreedySearch())  # compiled with the old limit
     model.fit(data.dataset, shuffle=False, verbose=0, steps_per_epoch=1)
     assert model.output_length_ratio == 6.5
-    assert (model.max_steps(20), model.max_steps(4)) == (130, 54)
+    assert (model.max_output_lengths(20), model.max_output_lengths(4)) == (130, 54)
     with_logits(model, NEVER)
     assert model.generate(source, GreedySearch()).lengths.item() == 130
     again = Seq2Seq.from_config(model.get_config())
-    assert again.max_steps(20) == 130
+    assert again.max_output_lengths(20) == 130
     few = parallel_dataset(
         pairs=[("abc", "a")], source_tokenizer=TOKENIZER, target_tokenizer=TOKENIZER
     )
@@ -119,7 +119,7 @@ def test_the_default_limit_is_that_of_the_data():
 def test_the_default_limit_of_answers():
     sizes = {**SIZES, "tokenizer": TOKENIZER, "output_length_ratio": 4.0}
     model = CausalLM(**sizes)
-    assert (model.max_steps(10), model.max_steps(100)) == (256, 400)
+    assert (model.max_output_lengths(10), model.max_output_lengths(100)) == (256, 400)
     assert CausalLM.from_config(model.get_config()).output_length_ratio == 4
     with pytest.raises(ValueError, match="`output_length_ratio` must be a finite"):
         CausalLM(**{**sizes, "output_length_ratio": 0.5})

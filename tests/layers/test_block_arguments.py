@@ -187,7 +187,8 @@ def test_packed_sequences_are_computed_as_they_are_apart(stack_class, is_batch):
 @pytest.mark.parametrize("is_one_tensor", [False, True])
 def test_caches_of_a_decoder_stack_with_an_encoder(is_one_tensor):
     layer = built(DecoderStack)
-    expected = to_numpy(layer(TARGET, SOURCE, SOURCE_PADDING))
+    expected = layer(TARGET, SOURCE, encoder_padding_mask=SOURCE_PADDING)
+    expected = to_numpy(expected)
     shape = (2, 2, LENGTH, NUM_HEADS, HIDDEN_DIM // NUM_HEADS)
     own = [np.zeros(shape, "float32") for _ in layer.blocks]
     cross = [b.cross_attention.compute_cache(SOURCE) for b in layer.blocks]

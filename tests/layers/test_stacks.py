@@ -109,13 +109,13 @@ class TestDecoder:
         newest = rng.normal(size=(*shape, HIDDEN_DIM)).astype("float32")
         parents = rng.integers(0, num_beams, shape)
         histories = np.zeros((BATCH, num_beams, LENGTH, HIDDEN_DIM), "float32")
-        sources = [np.repeat(x, num_beams, axis=0) for x in (SOURCE, PADDING)]
+        beams, mask = (np.repeat(x, num_beams, axis=0) for x in (SOURCE, PADDING))
         for step, output in enumerate(self.steps(layer, newest, source, parents)):
             own = parents[step][..., None, None]
             histories = np.take_along_axis(histories, own, axis=1)
             histories[:, :, step] = newest[step]
             inputs = histories.reshape(-1, LENGTH, HIDDEN_DIM)
-            whole = to_numpy(layer(inputs, *sources))
+            whole = to_numpy(layer(inputs, beams, encoder_padding_mask=mask))
             assert_close(output.reshape(-1, HIDDEN_DIM), whole[:, step], atol=5e-5)
 
     def test_empty_caches(self):

@@ -324,8 +324,11 @@ def test_what_needs_a_source_is_refused_by_name():
     model = model_of()
     with pytest.raises(ValueError, match="`align` requires a model with cross"):
         model.align([[2]], [[3]])
-    with pytest.raises(ValueError, match="`return_alignments` requires"):
-        model.generate([[2]], return_alignments=True)
+    with pytest.raises(ValueError, match="`cross_attention` requires a model with c"):
+        model.cross_attention([[2]], [[3]])
+    for each in (model, kt.Ensemble([model])):
+        with pytest.raises(ValueError, match="`return_alignments` requires"):
+            each.generate([[2]], return_alignments=True)
     with pytest.raises(ValueError, match="`coverage_penalty`.*no source"):
         model.generate([[2]], BeamSearch(2, coverage_penalty=0.2))
     with pytest.raises(ValueError, match="`start_token_id` must not be `pad"):

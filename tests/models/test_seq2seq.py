@@ -227,7 +227,7 @@ def test_generate_equals_a_search_step_by_step_and_has_the_scores_of_the_call():
     assert (found.token_ids != before.token_ids).any()
 
     request = Request(search, **limits)
-    inputs, state, steps, _ = prepare_search(model, SOURCE, request, has_all_room=True)
+    inputs, state, steps, _ = prepare_search(model, SOURCE, request, full_capacity=True)
     state = search.start(model, inputs, state, steps)
     while not to_numpy(state.done).all():
         state = search.advance(model, inputs, state)

@@ -89,7 +89,7 @@ def same_results(result, other, number):
 def test_the_layer_replaces_the_embedding_and_its_positions():
     model = make_model(positions=kt.PositionalEncoding())
     assert model.source_encoding is None
-    embedded = model.embed_source(FRAMES, training=False)
+    embedded, _ = model.embed_source(FRAMES, training=False)
     expected = model.source_embedding(FRAMES)
     np.testing.assert_allclose(*map(ops.convert_to_numpy, (embedded, expected)))
     assert model.source_vocabulary_size == 0

@@ -52,14 +52,16 @@ def in_parts(model, inputs):
     """
     model.encoder.rematerialize = model.decoder.rematerialize = False
     source = inputs["encoder_token_ids"]
-    mask = source != 0
-    x = model.embed_source(source, training=True)
-    masks = np.split(mask, PARTS)
+    x, _ = model.embed_source(source, training=True)
+    masks = np.split(source != 0, PARTS)
     parts = zip(ops.split(x, PARTS), masks, strict=True)
     encoded = [model.encoder(x, padding_mask=m, training=True) for x, m in parts]
     x = model.embed_target(inputs["decoder_token_ids"], training=True)
     parts = zip(ops.split(x, PARTS), encoded, masks, strict=True)
-    decoded = [model.decoder(*each, training=True) for each in parts]
+    decoded = [
+        model.decoder(x, source, encoder_padding_mask=m, training=True)
+        for x, source, m in parts
+    ]
     return model.compute_logits(ops.concatenate(decoded))
 
 

@@ -73,7 +73,9 @@ class SearchFunctions(tf.Module):
         self._limit_names = {"source": names[0], "target": names[-1]}
         self._pad_token_id = model.pad_token_id
         self._start_token_id = model.start_token_id
-        self._max_steps = lambda lengths: model.max_steps(lengths, request.max_length)
+        self._max_output_lengths = lambda lengths: model.max_output_lengths(
+            lengths, request.max_length
+        )
         self._compile(model, request)
 
     def _compile(self, model: GenerativeModel, request: Request) -> None:
@@ -149,7 +151,7 @@ class SearchFunctions(tf.Module):
         """Returns token ids `(rows, prefix_length)`; the length is a power of two."""
         tokens = self.target_tokenizer.tokenize(prefix)
         tokens = check_language(self.target_tokenizer, prefix, tokens, "prefix")
-        limits = self._max_steps(tf.cast(source_lengths, tf.int32))
+        limits = self._max_output_lengths(tf.cast(source_lengths, tf.int32))
         is_short = tf.cast(tokens.row_lengths(), tf.int32) < limits
         message = "`prefix` must be shorter than the maximum output length"
         tokens = asserted(tokens, is_short, message)

@@ -79,7 +79,9 @@ class Signatures(TokenFunctions):
             source = tf.constant(self.source_tokenizer.get_vocabulary())
         self._vocabularies["source"] = source
         self._has_max_length = request.max_length is not None
-        self._longest_targets = lambda lengths: model.max_steps(lengths, tf.int32.max)
+        self._longest_targets = lambda lengths: model.max_output_lengths(
+            lengths, tf.int32.max
+        )
         text, prefix, seed = (
             input_spec("text"),
             input_spec("prefix"),
@@ -184,7 +186,7 @@ class Signatures(TokenFunctions):
         piece = tf.ragged.boolean_mask(found, is_token)
         written = tf.concat([earlier, piece], axis=1)
         if self._has_max_length:
-            limits = self._max_steps(tf.cast(prompts.row_lengths(), tf.int32))
+            limits = self._max_output_lengths(tf.cast(prompts.row_lengths(), tf.int32))
             written = _first_tokens(written, limits)
         is_end = tf.equal(found, self.target_tokenizer.end_token_id)
         ended = tf.reduce_any(is_end, axis=1)
@@ -361,7 +363,7 @@ class Signatures(TokenFunctions):
         splits = tf.cast(parts.row_splits, tokens.row_splits.dtype)
         lengths = tf.RaggedTensor.from_row_splits(tokens.row_lengths(), splits)
         before = tokenizer.tokenize(prefix).row_lengths()
-        room = self._max_steps(tf.cast(source_lengths, tf.int32)) - self._ends
+        room = self._max_output_lengths(tf.cast(source_lengths, tf.int32)) - self._ends
         needed = tf.cast(tf.reduce_sum(lengths, axis=1) + before, tf.int32)
         is_short = (needed <= room) | (lengths.row_lengths() == 0)
         message = "`constraints` must be shorter than the maximum output length"

@@ -13,7 +13,10 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from keras_transformer.decoding import OutputLength, Search
-from keras_transformer.decoding.generation_options import chosen_search, options_of
+from keras_transformer.decoding.generation_options import (
+    chosen_search,
+    options_from_search,
+)
 from keras_transformer.decoding.loop import check_finds_phrases
 from keras_transformer.export.checking import (
     Sources,
@@ -343,7 +346,7 @@ def _recorded_options(
             )
         return None
     try:
-        return options_of(*request).with_given(stop=stop)
+        return options_from_search(*request).with_given(stop=stop)
     except ValueError:
         if stop:
             raise

@@ -12,9 +12,10 @@ from keras_transformer.types import Size, Tensor
 class KeyValues(NamedTuple):
     """Key-value cache in the layout of the matrix products of attention.
 
-    No transposition is needed before a decoding step, unlike with KerasHub's layout
-    `(batch, 2, length, num_key_value_heads, key_dim)`, which `update_cache` and
-    `read_cache` accept too. Do not use a `KeyValues` again after an update: PyTorch
+    `read_cache` transposes it, and `scaled_dot_product_attention` transposes back: both
+    cancel, so a decoding step copies no cache, unlike with KerasHub's layout
+    `(batch, 2, length, num_key_value_heads, key_dim)`. `update_cache` and `read_cache`
+    accept that layout too. Do not use a `KeyValues` again after an update: PyTorch
     overwrites its tensors. The entries of several hypotheses of a sentence follow
     each other along the length.
 
@@ -27,8 +28,8 @@ class KeyValues(NamedTuple):
     values: Tensor
 
     @classmethod
-    def of(cls, keys: Tensor, values: Tensor) -> "KeyValues":
-        """Creates a cache.
+    def from_heads(cls, keys: Tensor, values: Tensor) -> "KeyValues":
+        """Creates a cache from projected keys and values.
 
         Args:
             keys: float tensor `(batch, length, num_key_value_heads, key_dim)`.
@@ -50,7 +51,7 @@ class KeyValues(NamedTuple):
         Returns:
             The updated `KeyValues`.
         """
-        new = KeyValues.of(keys, values)
+        new = KeyValues.from_heads(keys, values)
         return KeyValues(
             slice_update(self.keys, new.keys, index, axis=3),
             slice_update(self.values, new.values, index, axis=2),
@@ -58,19 +59,14 @@ class KeyValues(NamedTuple):
 
     def extended(self, length: Size) -> "KeyValues":
         """Returns the cache with empty entries appended up to `length` entries."""
-        more = self.empty(length - ops.shape(self.values)[2])
-        return KeyValues(
-            ops.concatenate([self.keys, more.keys], axis=3),
-            ops.concatenate([self.values, more.values], axis=2),
-        )
-
-    def empty(self, length: Size) -> "KeyValues":
-        """Returns a cache of `length` zeros with the other sizes of this one."""
         batch, num_heads, key_dim, _ = ops.shape(self.keys)
         value_dim = self.values.shape[-1]
+        more = length - ops.shape(self.values)[2]
+        keys = ops.zeros((batch, num_heads, key_dim, more), self.keys.dtype)
+        values = ops.zeros((batch, num_heads, more, value_dim), self.values.dtype)
         return KeyValues(
-            ops.zeros((batch, num_heads, key_dim, length), self.keys.dtype),
-            ops.zeros((batch, num_heads, length, value_dim), self.values.dtype),
+            ops.concatenate([self.keys, keys], axis=3),
+            ops.concatenate([self.values, values], axis=2),
         )
 
 

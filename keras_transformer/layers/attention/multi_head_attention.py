@@ -12,7 +12,6 @@ from keras_transformer.layers.attention.axes import Masks, call_over_axes
 from keras_transformer.layers.attention.blockwise import (
     blockwise_attention,
     is_blockwise_faster,
-    mask_and_bias,
 )
 from keras_transformer.layers.attention.key_values import (
     Cache,
@@ -20,6 +19,7 @@ from keras_transformer.layers.attention.key_values import (
     read_cache,
     update_cache,
 )
+from keras_transformer.layers.attention.mask_and_bias import mask_and_bias
 from keras_transformer.layers.attention.patterns import AttentionPattern
 from keras_transformer.layers.attention.scaled_dot_product_attention import (
     scaled_dot_product_attention,
@@ -460,7 +460,7 @@ class MultiHeadAttention(QuantizedLayers):
             return call_over_axes(self.call, inputs, masks, axes, **options)
         if cache_update_index is not None and query_positions is None:
             query_positions = sequence_positions(query, cache_update_index)
-        query_heads = self._place(
+        query_heads = self._normalize_and_rotate(
             self._query_dense(query), self._query_norm, query_positions
         )
         if cache is None:
@@ -481,7 +481,7 @@ class MultiHeadAttention(QuantizedLayers):
             **options,
             query_positions=query_positions,
             key_positions=key_positions,
-            is_self_attention=cache is None and _are_same_tokens(query, key),
+            has_equal_lengths=cache is None and _have_equal_lengths(query, key),
         )
         if query_mask is not None:
             attended, scores = zero_masked_queries(attended, scores, query_mask)
@@ -502,7 +502,7 @@ class MultiHeadAttention(QuantizedLayers):
         use_causal_mask: bool = False,
         query_positions: Tensor | None = None,
         key_positions: Tensor | None = None,
-        is_self_attention: bool = True,
+        has_equal_lengths: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
         """Computes attention of the heads; a subclass may override it as in Keras."""
         # Only the pairs inside and near the pattern are computed if that is faster, the
@@ -512,7 +512,7 @@ class MultiHeadAttention(QuantizedLayers):
         flash = self._flash_attention or keras.config.is_flash_attention_enabled()
         if (
             self.pattern is not None
-            and is_self_attention
+            and has_equal_lengths
             and query_positions is None
             and key_positions is None
             and not return_attention_scores
@@ -556,7 +556,7 @@ class MultiHeadAttention(QuantizedLayers):
     def _drop(self, scores: Tensor) -> Tensor:
         return self._dropout_layer(scores, training=True)
 
-    def _place(
+    def _normalize_and_rotate(
         self,
         heads: Tensor,
         norm: keras.layers.Layer | None,
@@ -570,29 +570,20 @@ class MultiHeadAttention(QuantizedLayers):
         positions = sequence_positions(heads) if positions is None else positions
         return self.positions.rotate(heads, positions)
 
-    def compute_cache(
-        self,
-        value: Tensor,
-        key: Tensor | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
+    def compute_cache(self, value: Tensor) -> Tensor:
         """Projects keys and values once for several calls.
 
         `value_dim` must be equal to `key_dim`.
 
         Args:
-            value: float tensor `(batch, key_length, value_features)`.
-            key: float tensor `(batch, key_length, key_features)`. Defaults to
-                `value`.
-            positions: int tensor `(key_length,)` or `(batch, key_length)`, for
-                the position scheme. Defaults to 0, 1, 2, ….
+            value: float tensor `(batch, key_length, value_features)`. Its positions
+                are 0, 1, 2, ….
 
         Returns:
             Cache `(batch, 2, key_length, num_key_value_heads, key_dim)` in the
             compute dtype, for the call argument `cache`.
         """
-        key = value if key is None else key
-        return ops.stack(self._project(value, key, positions), axis=1)
+        return ops.stack(self._project(value, value, None), axis=1)
 
     def compute_key_values(self, value: Tensor) -> KeyValues:
         """Returns the cache of `compute_cache` in the layout of `KeyValues`.
@@ -603,7 +594,7 @@ class MultiHeadAttention(QuantizedLayers):
         Returns:
             `KeyValues` of `key_length` entries.
         """
-        return KeyValues.of(*self._project(value, value, None))
+        return KeyValues.from_heads(*self._project(value, value, None))
 
     def empty_key_values(self, batch_size: Size, length: Size) -> KeyValues:
         """Creates a cache of zeros for the call argument `cache`.
@@ -624,7 +615,9 @@ class MultiHeadAttention(QuantizedLayers):
     def _project(
         self, value: Tensor, key: Tensor, positions: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        key_heads = self._place(self._key_dense(key), self._key_norm, positions)
+        key_heads = self._normalize_and_rotate(
+            self._key_dense(key), self._key_norm, positions
+        )
         return key_heads, self._value_dense(value)
 
     def compute_output_shape(
@@ -675,11 +668,12 @@ class MultiHeadAttention(QuantizedLayers):
 
 def _fills(key: Tensor, key_heads: Tensor) -> bool:
     """Returns whether the keys of a call are all entries of its cache."""
-    return key.shape[1] == key_heads.shape[1] is not None
+    length, cache_length = key.shape[1], key_heads.shape[1]
+    return length is not None and length == cache_length
 
 
-def _are_same_tokens(query: Tensor, key: Tensor) -> bool:
-    """Returns whether queries and keys may belong to the same tokens."""
+def _have_equal_lengths(query: Tensor, key: Tensor) -> bool:
+    """Returns whether there are as many keys as queries, as far as is known."""
     if None in (query.shape[1], key.shape[1]):
         return query is key
     return query.shape[1] == key.shape[1]

@@ -132,7 +132,7 @@ def test_a_text_has_its_own_limit(model, engine):
     limits = LengthLimits(None, None, long.output_length_ratio)
     description = ModelDescription(False, GREEDY, limits)
     for length in range(1, 97):
-        assert description.max_length(length, None) == long.max_steps(length)
+        assert description.max_length(length, None) == long.max_output_lengths(length)
 
 
 def test_a_text_does_not_depend_on_the_limits_of_its_batch(engine, monkeypatch):
