@@ -129,6 +129,16 @@ def test_translating_page_runs(toy_text, capsys):
     assert not any("<unk>" in text for text in namespace["texts"])
 
 
+def test_classifying_page_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = ["a great film\tgood", "what a bore\tbad", "a bore\tbad", "great\tgood"] * 9
+    pathlib.Path("train.tsv").write_text("\n".join(rows))
+    names = run_page("docs/classifying.md", leave_out="MiniLM")
+    assert pathlib.Path("film.keras").exists()
+    assert names["vectors"].shape == (2, 64)
+    assert "good" in capsys.readouterr().out
+
+
 def test_sharing_page_runs(toy_text, capsys):
     save_toy_model()
     run_page("docs/sharing.md", leave_out="hf://|huggingface")

@@ -29,7 +29,15 @@ NOTEBOOKS = sorted((ROOT / "examples/notebooks").glob("*.ipynb"))
 NAVIGATION = {
     "Start": ("getting_started",),
     "Guides": (
-        *("training", "data", "language_models", "layers", "families", "translating"),
+        *(
+            "training",
+            "data",
+            "language_models",
+            "layers",
+            "families",
+            "classifying",
+            "translating",
+        ),
         *("decoding", "serving", "saved_model", "ctranslate2", "backends", "scaling"),
         *("sharing", "interoperability", "migration", "pictures"),
     ),
