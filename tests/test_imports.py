@@ -54,7 +54,7 @@ REQUIRED = {
     "__init__": set(),
     "__main__": set(),
     "backend": {"keras", "numpy"},
-    "dataset": {"numpy", "tensorflow"},
+    "dataset": {"numpy", "tensorflow", "tensorflow_text"},
     "decoding": {"keras", "numpy"},
     "distribution": {"keras"},
     "export": {"ctranslate2", "google", "keras", "numpy", "onnxruntime", "tensorflow"},

@@ -33,7 +33,7 @@ class Classifier(EncoderModel):
     The arguments are those of `TextClassifier`.
     """
 
-    batch_rank: int  # axes of a batch of sources
+    _batch_rank: int  # axes of a batch of sources
 
     @explains_arguments
     def __init__(
@@ -79,23 +79,23 @@ class Classifier(EncoderModel):
         return self.encoder.max_length
 
     @abstractmethod
-    def default_loss(self) -> keras.Loss:
+    def _default_loss(self) -> keras.Loss:
         """Returns the loss of `compile`."""
 
     @abstractmethod
-    def check_sources(self, sources: Data, argument: str) -> Data:
+    def _check_sources(self, sources: Data, argument: str) -> Data:
         """Returns a list of texts or words as values of a dataset."""
 
     @abstractmethod
-    def check_labels(self, labels: Data, sources: Data, argument: str) -> Data:
+    def _check_labels(self, labels: Data, sources: Data, argument: str) -> Data:
         """Returns the labels of a list of texts as numbers."""
 
     @abstractmethod
-    def to_inputs(self, sources: Data) -> dict[str, "tf.Tensor"]:
+    def _to_inputs(self, sources: Data) -> dict[str, "tf.Tensor"]:
         """Converts a batch of texts to inputs, in a graph of TensorFlow."""
 
     @abstractmethod
-    def to_targets(
+    def _to_targets(
         self, labels: Data, sources: Data, inputs: Mapping[str, "tf.Tensor"]
     ) -> Data:
         """Converts the labels of a batch to targets and weights, in a graph."""
@@ -123,7 +123,7 @@ class Classifier(EncoderModel):
             weighted_metrics = ["accuracy"]
         super().compile(
             optimizer,
-            self.default_loss() if loss is None else loss,
+            self._default_loss() if loss is None else loss,
             metrics=metrics,
             weighted_metrics=weighted_metrics,
             **kwargs,
@@ -244,7 +244,7 @@ class Classifier(EncoderModel):
         batch_size: int = 32,
         shuffle: bool = False,
     ) -> "tf.data.Dataset":
-        self.require_tokenizer("x")
+        self._require_tokenizer("x")
         from keras_transformer.dataset.labelled_batches import (
             batch_rows,
             convert_batches,
@@ -257,24 +257,24 @@ class Classifier(EncoderModel):
                     "`y` must have a label for each entry of `x`; received "
                     f"{count} labels and {len(x)} entries."
                 )
-            sources = self.check_sources(x, "x")
-            labels = self.check_labels(y, sources, "y")
+            sources = self._check_sources(x, "x")
+            labels = self._check_labels(y, sources, "y")
             seed = random.randrange(2**31)  # `keras.utils.set_random_seed` sets it
             x = batch_rows(sources, labels, sample_weight, batch_size, shuffle, seed)
         return convert_batches(
-            x, self.to_inputs, self.to_targets, batch_size, self.batch_rank
+            x, self._to_inputs, self._to_targets, batch_size, self._batch_rank
         )
 
     @functools.cached_property
-    def compiled_probabilities(self) -> Callable[..., Tensor]:
+    def _compiled_probabilities(self) -> Callable[..., Tensor]:
         """The compiled function of inputs to probabilities, in float32."""
 
         def probabilities(inputs: Mapping[str, TokenIds]) -> Tensor:
-            return self.to_probabilities(self(inputs, training=False))
+            return self._to_probabilities(self(inputs, training=False))
 
         return compile_function(probabilities, self)
 
-    def to_probabilities(self, logits: Tensor) -> Tensor:
+    def _to_probabilities(self, logits: Tensor) -> Tensor:
         """Converts logits to float32 probabilities of the classes."""
         return ops.softmax(ops.cast(logits, "float32"), axis=-1)
 

@@ -158,7 +158,7 @@ class EncoderModel(keras.Model):
         """
         return preset_folders.load_preset(cls, preset, load_weights, overrides)
 
-    def require_tokenizer(self, argument: str) -> "Tokenizer":
+    def _require_tokenizer(self, argument: str) -> "Tokenizer":
         """Returns the tokenizer, or raises `ValueError` for texts without one."""
         if self.tokenizer is None:
             raise ValueError(
@@ -167,12 +167,12 @@ class EncoderModel(keras.Model):
             )
         return self.tokenizer
 
-    def row_lengths(self) -> list[int]:
+    def _row_lengths(self) -> list[int]:
         """Returns the lengths to which batches of rows are padded."""
         lengths = length_buckets(self.max_length or LONGEST_BUCKET)
         return [min(length, self.max_length or length) for length in lengths]
 
-    def apply_to_rows(
+    def _apply_to_rows(
         self,
         function: Callable[..., Tensor],
         rows: Sequence[Row],

@@ -92,7 +92,7 @@ class TextClassifier(Classifier):
         - [Devlin et al., 2019](https://arxiv.org/abs/1810.04805), section 4.1
     """
 
-    batch_rank = 1
+    _batch_rank = 1
 
     def __init__(
         self,
@@ -148,8 +148,8 @@ class TextClassifier(Classifier):
         check_numbers(0, 1, threshold=threshold)
         rows = self.encoder.rows_of_texts(texts, "texts")
         paddings = self.encoder.paddings
-        found = self.apply_to_rows(
-            self.compiled_probabilities, rows, paddings, batch_size
+        found = self._apply_to_rows(
+            self._compiled_probabilities, rows, paddings, batch_size
         )
         return [self._classification(row, threshold) for row in found]
 
@@ -161,23 +161,23 @@ class TextClassifier(Classifier):
         best = max(values, key=values.__getitem__)
         return Classification(best, values[best], values)
 
-    def to_probabilities(self, logits: Tensor) -> Tensor:
+    def _to_probabilities(self, logits: Tensor) -> Tensor:
         if self.multi_label:
             return ops.sigmoid(ops.cast(logits, "float32"))
         return super().to_probabilities(logits)
 
-    def default_loss(self) -> keras.Loss:
+    def _default_loss(self) -> keras.Loss:
         if self.multi_label:
             return keras.losses.BinaryCrossentropy(from_logits=True)
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    def check_sources(self, sources: Data, argument: str) -> Data:
+    def _check_sources(self, sources: Data, argument: str) -> Data:
         entries = as_texts(sources, argument)
         if entries.second is None:
             return entries.first
         return (entries.first, entries.second)
 
-    def check_labels(self, labels: Data, sources: Data, argument: str) -> np.ndarray:
+    def _check_labels(self, labels: Data, sources: Data, argument: str) -> np.ndarray:
         if not self.multi_label:
             found = [
                 check_label(label, self.class_names, argument, number)
@@ -198,19 +198,19 @@ class TextClassifier(Classifier):
                 targets[number, place] = 1
         return targets
 
-    def to_inputs(self, sources: Data) -> "dict[str, tf.Tensor]":
+    def _to_inputs(self, sources: Data) -> "dict[str, tf.Tensor]":
         from keras_transformer.dataset import encoder_inputs, labelled_batches
 
         encoder = self.encoder
         first, second = sources if isinstance(sources, tuple) else (sources, None)
         encoded = encoder_inputs.encode_texts(
-            self.require_tokenizer("x"),
+            self._require_tokenizer("x"),
             first,
             second,
             self.max_length,
             encoder.pair_separators,
         )
-        lengths = self.row_lengths()
+        lengths = self._row_lengths()
         segments = encoder_inputs.pad_rows(encoded.segment_ids, 0, lengths)
         if (limit := self.max_length) is not None:
             import tensorflow as tf
@@ -225,7 +225,7 @@ class TextClassifier(Classifier):
         )
         return {"token_ids": token_ids, "segment_ids": segments}
 
-    def to_targets(
+    def _to_targets(
         self, labels: Data, sources: Data, inputs: "Mapping[str, tf.Tensor]"
     ) -> "tuple[tf.Tensor, None]":
         import tensorflow as tf

@@ -324,7 +324,7 @@ class TextEncoder(EncoderModel):
 
             function = compile_function(vectors, self)
             self._embeddings[pooling, normalize] = function
-        found = self.apply_to_rows(function, rows, self.paddings, batch_size)
+        found = self._apply_to_rows(function, rows, self.paddings, batch_size)
         return np.reshape(np.array(found, "float32"), (len(rows), self.hidden_dim))
 
     @functools.cached_property
@@ -338,14 +338,25 @@ class TextEncoder(EncoderModel):
         return {"token_ids": self.pad_token_id, **segments}
 
     def rows_of_texts(self, texts: Texts, argument: str) -> list[Row]:
-        """Returns the inputs for each text; warns of texts that are cut."""
+        """Returns the inputs for each text; warns of texts that are cut.
+
+        Args:
+            texts: the texts of `embed`.
+            argument: str, the name of the argument in errors.
+
+        Returns:
+            List of dictionaries of `"token_ids"` and `"segment_ids"`, lists of int.
+
+        Raises:
+            ValueError: if `texts` has another form, or there is no tokenizer.
+        """
         entries = as_texts(texts, argument)
         if entries.token_ids is not None:
             return [
                 {"token_ids": row, "segment_ids": [0] * len(row)}
                 for row in entries.token_ids
             ]
-        tokenizer = self.require_tokenizer(argument)
+        tokenizer = self._require_tokenizer(argument)
         if not entries.first:
             return []
         from keras_transformer.dataset.encoder_inputs import encode_texts
@@ -371,7 +382,16 @@ class TextEncoder(EncoderModel):
         encoded: Tensor,
         pooling: str,
     ) -> Tensor:
-        """Returns a vector for each text, float32 `(batch, hidden_dim)`."""
+        """Returns a vector for each text.
+
+        Args:
+            inputs: the inputs of the model.
+            encoded: tensor `(batch, length, hidden_dim)`, its outputs.
+            pooling: see `embed`.
+
+        Returns:
+            float32 tensor `(batch, hidden_dim)`.
+        """
         if pooling == "pooler":
             return ops.cast(self.pool(encoded), "float32")
         token_ids, _ = _parse(inputs)

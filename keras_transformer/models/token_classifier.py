@@ -88,7 +88,7 @@ class TokenClassifier(Classifier):
         - [Devlin et al., 2019](https://arxiv.org/abs/1810.04805), section 5.3
     """
 
-    batch_rank = 2
+    _batch_rank = 2
 
     def call(
         self, inputs: Mapping[str, TokenIds], training: bool | None = None
@@ -123,8 +123,8 @@ class TokenClassifier(Classifier):
         words = split_words(sentences, "sentences")
         rows = self._rows(words)
         paddings = {"token_ids": self.pad_token_id, "first_pieces": 0}
-        found = self.apply_to_rows(
-            self.compiled_probabilities, rows, paddings, batch_size
+        found = self._apply_to_rows(
+            self._compiled_probabilities, rows, paddings, batch_size
         )
         has_spans = tag_scheme([self.class_names]) is not None
         tagged = []
@@ -145,7 +145,7 @@ class TokenClassifier(Classifier):
 
     def _rows(self, sentences: list[list[str]]) -> list[Row]:
         """Returns the inputs for each sentence; warns of those that are cut."""
-        tokenizer = self.require_tokenizer("sentences")
+        tokenizer = self._require_tokenizer("sentences")
         if not sentences:
             return []
         import tensorflow as tf
@@ -162,17 +162,17 @@ class TokenClassifier(Classifier):
             for token_ids, first_pieces in zip(*parts, strict=True)
         ]
 
-    def default_loss(self) -> keras.Loss:
+    def _default_loss(self) -> keras.Loss:
         return keras.losses.SparseCategoricalCrossentropy(
             from_logits=True, reduction="mean_with_sample_weight"
         )
 
-    def check_sources(self, sources: Data, argument: str) -> Data:
+    def _check_sources(self, sources: Data, argument: str) -> Data:
         import tensorflow as tf
 
         return tf.ragged.constant(split_words(sources, argument), tf.string, 1)
 
-    def check_labels(self, labels: Data, sources: Data, argument: str) -> Data:
+    def _check_labels(self, labels: Data, sources: Data, argument: str) -> Data:
         import tensorflow as tf
 
         counts = sources.row_lengths().numpy().tolist()
@@ -187,14 +187,14 @@ class TokenClassifier(Classifier):
             rows.append(tags)
         return tf.ragged.constant(rows, tf.int32, 1)
 
-    def to_inputs(self, sources: Data) -> "dict[str, tf.Tensor]":
+    def _to_inputs(self, sources: Data) -> "dict[str, tf.Tensor]":
         import tensorflow as tf
 
         from keras_transformer.dataset import encoder_inputs, labelled_batches
 
-        tokenizer = self.require_tokenizer("x")
+        tokenizer = self._require_tokenizer("x")
         encoded = encoder_inputs.encode_words(tokenizer, sources, self.max_length)
-        lengths = self.row_lengths()
+        lengths = self._row_lengths()
         token_ids = encoder_inputs.pad_rows(
             encoded.token_ids, self.pad_token_id, lengths
         )
@@ -207,7 +207,7 @@ class TokenClassifier(Classifier):
         first_pieces = encoder_inputs.pad_rows(encoded.first_pieces, 0, lengths)
         return {"token_ids": token_ids, "first_pieces": first_pieces}
 
-    def to_targets(
+    def _to_targets(
         self, labels: Data, sources: Data, inputs: "Mapping[str, tf.Tensor]"
     ) -> "tuple[tf.Tensor, tf.Tensor]":
         import tensorflow as tf
