@@ -164,7 +164,7 @@ class TextClassifier(Classifier):
     def _to_probabilities(self, logits: Tensor) -> Tensor:
         if self.multi_label:
             return ops.sigmoid(ops.cast(logits, "float32"))
-        return super().to_probabilities(logits)
+        return super()._to_probabilities(logits)
 
     def _default_loss(self) -> keras.Loss:
         if self.multi_label:
