@@ -63,7 +63,7 @@ REQUIRED = {
     "interoperability": {"keras", "numpy"},
     "keras_engine": {"numpy"},
     "layers": {"keras", "numpy"},
-    "models": {"keras"},
+    "models": {"keras", "numpy"},
     "plotting": {"matplotlib", "numpy", "seaborn"},
     "recipe": {"ctranslate2", "keras", "numpy"},
     "text": {"keras", "numpy", "sentencepiece", "tensorflow", "tensorflow_text"},
