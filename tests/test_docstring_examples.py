@@ -21,6 +21,7 @@ NOT_RUN = {
     "Helsinki-NLP/": "it downloads a published model",
     "openai-community/": "it downloads a published model",
     "HuggingFaceTB/": "it downloads a published model",
+    "sentence-transformers/": "it downloads a published model",
     "compare_with_transformers(": "tests/interoperability/test_families.py does it",
     "serve(read_server_options(": "it serves until it is stopped",
     "serve.run(application(": "it requires Ray; tests/serving/test_on_ray.py does it",
