@@ -1,11 +1,16 @@
 """Batches of texts and their labels as inputs of a model, for `fit` and `evaluate`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.dataset.encoder_inputs import (
+    EncodedTexts,
+    EncodedWords,
+    pad_rows,
+)
 from keras_transformer.types import Data
 
 # Texts, pairs of texts or words to the inputs of a model.
@@ -70,6 +75,75 @@ def convert_batches(
         return (inputs, targets) if own is None else (inputs, targets, own)
 
     return dataset.map(convert, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def text_inputs(
+    encode: Callable[[tf.Tensor, tf.Tensor | None], EncodedTexts],
+    sources: Data,
+    pad_token_id: int,
+    lengths: Sequence[int],
+    warn: Callable[[], None],
+) -> dict[str, tf.Tensor]:
+    """Converts a batch of texts or pairs of texts to inputs; warns of cut texts."""
+    first, second = sources if isinstance(sources, tuple) else (sources, None)
+    encoded = encode(first, second)
+    token_ids = pad_rows(encoded.token_ids, pad_token_id, lengths)
+    with tf.control_dependencies([when_any(encoded.is_cut, warn)]):
+        token_ids = tf.identity(token_ids)
+    return {
+        "token_ids": token_ids,
+        "segment_ids": pad_rows(encoded.segment_ids, 0, lengths),
+    }
+
+
+def word_inputs(
+    encoded: EncodedWords,
+    pad_token_id: int,
+    lengths: Sequence[int],
+    warn: Callable[[], None],
+) -> dict[str, tf.Tensor]:
+    """Converts the words of a batch to inputs; warns of cut sentences."""
+    token_ids = pad_rows(encoded.token_ids, pad_token_id, lengths)
+    with tf.control_dependencies([when_any(encoded.is_cut, warn)]):
+        token_ids = tf.identity(token_ids)
+    first_pieces = pad_rows(encoded.first_pieces, 0, lengths)
+    return {"token_ids": token_ids, "first_pieces": first_pieces}
+
+
+def several_labels(labels: Data, names: list[str]) -> tf.Tensor:
+    """Converts rows of labels, or 0 and 1 for each class, to float32 targets."""
+    if not isinstance(labels, tf.RaggedTensor):
+        return tf.cast(labels, tf.float32)
+    hot = labels.with_flat_values(
+        tf.one_hot(class_ids(labels.flat_values, names, "y"), len(names))
+    )
+    return tf.reduce_max(hot.to_tensor(0.0, shape=[None, None, len(names)]), 1)
+
+
+def tag_targets(
+    labels: tf.RaggedTensor,
+    sources: tf.RaggedTensor,
+    first_pieces: tf.Tensor,
+    names: list[str],
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Converts the tags of words to targets `(batch, words)`, and weights of words."""
+    ids = class_ids(labels.flat_values, names, "y")
+    counts = (sources.row_lengths(), labels.row_lengths())
+    message = "`y` must have a tag for each word; received"
+    ids = asserted(ids, tf.reduce_all(counts[0] == counts[1]), message, *counts)
+    shape = tf.shape(first_pieces)
+    targets = labels.with_flat_values(ids)[:, : shape[1]].to_tensor(0, shape=shape)
+    return targets, tf.cast(first_pieces > 0, tf.float32)
+
+
+def ragged_words(sentences: Sequence[Sequence[str]]) -> tf.RaggedTensor:
+    """Returns words as a ragged string tensor `(sentences, words)`."""
+    return tf.ragged.constant(sentences, tf.string, 1)
+
+
+def ragged_ids(rows: Sequence[Sequence[int]]) -> tf.RaggedTensor:
+    """Returns numbers of classes as a ragged int32 tensor `(sentences, words)`."""
+    return tf.ragged.constant(rows, tf.int32, 1)
 
 
 def class_ids(labels: tf.Tensor, names: list[str], argument: str) -> tf.Tensor:

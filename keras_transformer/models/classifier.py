@@ -22,8 +22,6 @@ from keras_transformer.models.text_encoder import TextEncoder
 from keras_transformer.types import Config, Data, Tensor, TokenIds
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from keras_transformer.text import Tokenizer
 
 
@@ -91,13 +89,11 @@ class Classifier(EncoderModel):
         """Returns the labels of a list of texts as numbers."""
 
     @abstractmethod
-    def _to_inputs(self, sources: Data) -> dict[str, "tf.Tensor"]:
+    def _to_inputs(self, sources: Data) -> Data:
         """Converts a batch of texts to inputs, in a graph of TensorFlow."""
 
     @abstractmethod
-    def _to_targets(
-        self, labels: Data, sources: Data, inputs: Mapping[str, "tf.Tensor"]
-    ) -> Data:
+    def _to_targets(self, labels: Data, sources: Data, inputs: Data) -> Data:
         """Converts the labels of a batch to targets and weights, in a graph."""
 
     def compile(
@@ -243,7 +239,7 @@ class Classifier(EncoderModel):
         sample_weight: Data = None,
         batch_size: int = 32,
         shuffle: bool = False,
-    ) -> "tf.data.Dataset":
+    ) -> Data:
         self._require_tokenizer("x")
         from keras_transformer.dataset.labelled_batches import (
             batch_rows,

@@ -98,7 +98,7 @@ def warn_of_cut_texts(is_cut: np.ndarray, limit: int, kind: str = "texts") -> No
         )
 
 
-def warn_of_cut_data(limit: int, kind: str = "texts") -> None:
+def warn_of_cut_data(limit: int | None, kind: str = "texts") -> None:
     """Warns that training data have texts that are longer than the model takes."""
     warnings.warn(
         f"Some {kind} have more than {limit} tokens. Their ends are left out.",

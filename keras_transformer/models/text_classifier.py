@@ -1,5 +1,6 @@
 """A classifier of texts."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,8 +20,6 @@ from keras_transformer.types import Config, Data, Shape, Tensor, TokenIds
 from keras_transformer_runtime.arguments import check_numbers
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from keras_transformer.text import Tokenizer
 
 THRESHOLD = 0.5  # probability from which on a text has one of several labels
@@ -198,48 +197,30 @@ class TextClassifier(Classifier):
                 targets[number, place] = 1
         return targets
 
-    def _to_inputs(self, sources: Data) -> "dict[str, tf.Tensor]":
-        from keras_transformer.dataset import encoder_inputs, labelled_batches
+    def _to_inputs(self, sources: Data) -> Data:
+        from keras_transformer.dataset.encoder_inputs import encode_texts
+        from keras_transformer.dataset.labelled_batches import text_inputs
 
-        encoder = self.encoder
-        first, second = sources if isinstance(sources, tuple) else (sources, None)
-        encoded = encoder_inputs.encode_texts(
+        encode = functools.partial(
+            encode_texts,
             self._require_tokenizer("x"),
-            first,
-            second,
-            self.max_length,
-            encoder.pair_separators,
+            max_length=self.max_length,
+            separators=self.encoder.pair_separators,
         )
-        lengths = self._row_lengths()
-        segments = encoder_inputs.pad_rows(encoded.segment_ids, 0, lengths)
-        if (limit := self.max_length) is not None:
-            import tensorflow as tf
-
-            checked = labelled_batches.when_any(
-                encoded.is_cut, lambda: warn_of_cut_data(limit)
-            )
-            with tf.control_dependencies([checked]):
-                segments = tf.identity(segments)
-        token_ids = encoder_inputs.pad_rows(
-            encoded.token_ids, self.pad_token_id, lengths
+        return text_inputs(
+            encode,
+            sources,
+            self.pad_token_id,
+            self._row_lengths(),
+            lambda: warn_of_cut_data(self.max_length),
         )
-        return {"token_ids": token_ids, "segment_ids": segments}
 
-    def _to_targets(
-        self, labels: Data, sources: Data, inputs: "Mapping[str, tf.Tensor]"
-    ) -> "tuple[tf.Tensor, None]":
-        import tensorflow as tf
+    def _to_targets(self, labels: Data, sources: Data, inputs: Data) -> Data:
+        from keras_transformer.dataset.labelled_batches import class_ids, several_labels
 
-        from keras_transformer.dataset.labelled_batches import class_ids
-
-        if not self.multi_label:
-            return class_ids(labels, self.class_names, "y"), None
-        if isinstance(labels, tf.RaggedTensor):
-            count = len(self.class_names)
-            ids = class_ids(labels.flat_values, self.class_names, "y")
-            hot = labels.with_flat_values(tf.one_hot(ids, count))
-            return tf.reduce_max(hot.to_tensor(0.0, shape=[None, None, count]), 1), None
-        return tf.cast(labels, tf.float32), None
+        if self.multi_label:
+            return several_labels(labels, self.class_names), None
+        return class_ids(labels, self.class_names, "y"), None
 
     def get_config(self) -> Config:
         names = ("multi_label", "pooling")

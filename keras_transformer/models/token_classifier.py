@@ -1,7 +1,7 @@
 """A classifier of the words of sentences."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import keras
 from keras import ops
@@ -15,9 +15,6 @@ from keras_transformer.models.encoder_model import (
 from keras_transformer.types import Data, Shape, Tensor, TokenIds
 from keras_transformer_runtime.arguments import check_unicode
 from keras_transformer_runtime.labels.tagged_words import Span, tag_scheme, tag_spans
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 class TaggedSentence(NamedTuple):
@@ -148,12 +145,10 @@ class TokenClassifier(Classifier):
         tokenizer = self._require_tokenizer("sentences")
         if not sentences:
             return []
-        import tensorflow as tf
-
         from keras_transformer.dataset.encoder_inputs import encode_words
+        from keras_transformer.dataset.labelled_batches import ragged_words
 
-        words = tf.ragged.constant(sentences, tf.string, 1)
-        encoded = encode_words(tokenizer, words, self.max_length)
+        encoded = encode_words(tokenizer, ragged_words(sentences), self.max_length)
         if self.max_length is not None:
             warn_of_cut_texts(encoded.is_cut.numpy(), self.max_length, "sentences")
         parts = (encoded.token_ids.to_list(), encoded.first_pieces.to_list())
@@ -168,12 +163,12 @@ class TokenClassifier(Classifier):
         )
 
     def _check_sources(self, sources: Data, argument: str) -> Data:
-        import tensorflow as tf
+        from keras_transformer.dataset.labelled_batches import ragged_words
 
-        return tf.ragged.constant(split_words(sources, argument), tf.string, 1)
+        return ragged_words(split_words(sources, argument))
 
     def _check_labels(self, labels: Data, sources: Data, argument: str) -> Data:
-        import tensorflow as tf
+        from keras_transformer.dataset.labelled_batches import ragged_ids
 
         counts = sources.row_lengths().numpy().tolist()
         rows = []
@@ -185,45 +180,24 @@ class TokenClassifier(Classifier):
                     f"words and {len(tags)} tags in row {number}."
                 )
             rows.append(tags)
-        return tf.ragged.constant(rows, tf.int32, 1)
+        return ragged_ids(rows)
 
-    def _to_inputs(self, sources: Data) -> "dict[str, tf.Tensor]":
-        import tensorflow as tf
-
-        from keras_transformer.dataset import encoder_inputs, labelled_batches
+    def _to_inputs(self, sources: Data) -> Data:
+        from keras_transformer.dataset.encoder_inputs import encode_words
+        from keras_transformer.dataset.labelled_batches import word_inputs
 
         tokenizer = self._require_tokenizer("x")
-        encoded = encoder_inputs.encode_words(tokenizer, sources, self.max_length)
-        lengths = self._row_lengths()
-        token_ids = encoder_inputs.pad_rows(
-            encoded.token_ids, self.pad_token_id, lengths
+        return word_inputs(
+            encode_words(tokenizer, sources, self.max_length),
+            self.pad_token_id,
+            self._row_lengths(),
+            lambda: warn_of_cut_data(self.max_length, "sentences"),
         )
-        if (limit := self.max_length) is not None:
-            checked = labelled_batches.when_any(
-                encoded.is_cut, lambda: warn_of_cut_data(limit, "sentences")
-            )
-            with tf.control_dependencies([checked]):
-                token_ids = tf.identity(token_ids)
-        first_pieces = encoder_inputs.pad_rows(encoded.first_pieces, 0, lengths)
-        return {"token_ids": token_ids, "first_pieces": first_pieces}
 
-    def _to_targets(
-        self, labels: Data, sources: Data, inputs: "Mapping[str, tf.Tensor]"
-    ) -> "tuple[tf.Tensor, tf.Tensor]":
-        import tensorflow as tf
+    def _to_targets(self, labels: Data, sources: Data, inputs: Data) -> Data:
+        from keras_transformer.dataset.labelled_batches import tag_targets
 
-        from keras_transformer.dataset.labelled_batches import asserted, class_ids
-
-        ids = class_ids(labels.flat_values, self.class_names, "y")
-        counts = (sources.row_lengths(), labels.row_lengths())
-        is_equal = tf.reduce_all(counts[0] == counts[1])
-        ids = asserted(
-            ids, is_equal, "`y` must have a tag for each word; received", *counts
-        )
-        places = inputs["first_pieces"]
-        shape = tf.shape(places)
-        targets = labels.with_flat_values(ids)[:, : shape[1]].to_tensor(0, shape=shape)
-        return targets, tf.cast(places > 0, tf.float32)
+        return tag_targets(labels, sources, inputs["first_pieces"], self.class_names)
 
 
 def split_words(sentences: str | Sequence[Data], argument: str) -> list[list[str]]:

@@ -88,11 +88,13 @@ def test_a_stage_in_a_notebook_is_one_output(outputs, capsys):
     for _ in range(2):
         with display.stage("Reading the text", total=7) as stage:
             stage.done = 3
-            assert outputs[-1].moves.wait(60)
+            for _ in range(2):  # The first one may have begun before.
+                outputs[-1].moves.clear()
+                assert outputs[-1].moves.wait(60)
     display.print("A printed line.")
     assert [output.texts[0] for output in outputs] == ["", ""]
     for output in outputs:
-        assert "Reading the text  42 %" in output.texts[1]
+        assert any("Reading the text  42 %" in text for text in output.texts)
         assert re.fullmatch(r"Reading the text  \d\.\d s", output.texts[-1])
         assert not any(line.count("\n") or len(line) > 80 for line in output.texts)
     assert capsys.readouterr().out == "A printed line.\n"
