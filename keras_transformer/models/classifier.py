@@ -2,7 +2,6 @@
 
 import functools
 import random
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
@@ -76,25 +75,29 @@ class Classifier(EncoderModel):
         """The maximum number of tokens of a text."""
         return self.encoder.max_length
 
-    @abstractmethod
     def _default_loss(self) -> keras.Loss:
         """Returns the loss of `compile`."""
+        raise NotImplementedError
 
-    @abstractmethod
+    def _default_metric(self) -> str | Callable[..., Tensor]:
+        """Returns the metric of `compile`."""
+        return "accuracy"
+
     def _check_sources(self, sources: Data, argument: str) -> Data:
         """Returns a list of texts or words as values of a dataset."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _check_labels(self, labels: Data, sources: Data, argument: str) -> Data:
         """Returns the labels of a list of texts as numbers."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _to_inputs(self, sources: Data) -> Data:
         """Converts a batch of texts to inputs, in a graph of TensorFlow."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _to_targets(self, labels: Data, sources: Data, inputs: Data) -> Data:
         """Converts the labels of a batch to targets and weights, in a graph."""
+        raise NotImplementedError
 
     def compile(
         self,
@@ -111,12 +114,12 @@ class Classifier(EncoderModel):
                 rate, such as `keras.optimizers.AdamW(5e-5)`.
             loss: the loss; `None` = the cross-entropy of the classes.
             metrics: list of metrics; `None`, with `weighted_metrics=None` = the
-                accuracy.
+                accuracy, of each label if a text can have several.
             weighted_metrics: list of metrics of the labels that count.
             **kwargs: further arguments of `keras.Model.compile`.
         """
         if metrics is None and weighted_metrics is None:
-            weighted_metrics = ["accuracy"]
+            weighted_metrics = [self._default_metric()]
         super().compile(
             optimizer,
             self._default_loss() if loss is None else loss,

@@ -1,7 +1,7 @@
 """A classifier of texts."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import keras
@@ -38,6 +38,13 @@ class Classification(NamedTuple):
     label: str | list[str]
     score: float | list[float]
     probabilities: dict[str, float]
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+def label_accuracy(y_true: Tensor, y_pred: Tensor) -> Tensor:
+    """Returns the part of the labels `(batch, classes)` that logits predict."""
+    found = ops.cast(y_pred > 0, "float32")
+    return ops.mean(ops.cast(found == ops.cast(y_true, "float32"), "float32"), axis=-1)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -169,6 +176,9 @@ class TextClassifier(Classifier):
         if self.multi_label:
             return keras.losses.BinaryCrossentropy(from_logits=True)
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def _default_metric(self) -> str | Callable[..., Tensor]:
+        return label_accuracy if self.multi_label else super()._default_metric()
 
     def _check_sources(self, sources: Data, argument: str) -> Data:
         entries = as_texts(sources, argument)

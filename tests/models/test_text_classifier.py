@@ -161,7 +161,8 @@ def test_several_labels():
     found = model.classify(TEXTS)
     values = np.array([[*each.probabilities.values()] for each in found])
     crossed = np.where(hot, values, 1 - values)
-    loss, _ = model.evaluate(TEXTS, letters, verbose=0)
+    loss, accuracy = model.evaluate(TEXTS, letters, verbose=0)
+    np.testing.assert_allclose(accuracy, ((values > 0.5) == hot).mean(), atol=1e-6)
     np.testing.assert_allclose(loss, -np.log(crossed).mean(), atol=1e-5)
     assert loss < losses[0]
     for each, row in zip(found, values, strict=True):
