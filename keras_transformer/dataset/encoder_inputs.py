@@ -17,8 +17,8 @@ class EncodedTexts(NamedTuple):
 
     Attributes:
         token_ids: ragged int32 tensor `(batch, None)`.
-        segment_ids: ragged int32 tensor of the same shape, 1 for the tokens of a second
-            text and its end.
+        segment_ids: ragged int32 tensor of the same shape, 0, and another number for
+            the tokens of a second text and its end.
         is_cut: bool tensor `(batch,)`, whether the text has more tokens.
     """
 
@@ -48,6 +48,7 @@ def encode_texts(
     second: tf.Tensor | None = None,
     max_length: int | None = None,
     separators: int = 1,
+    second_segment: int = 1,
 ) -> EncodedTexts:
     """Converts texts, or pairs of texts, to token ids.
 
@@ -60,6 +61,7 @@ def encode_texts(
         second: string tensor `(batch,)`, the second texts.
         max_length: int, maximum number of tokens, with start and end.
         separators: int, number of end tokens between two texts.
+        second_segment: int, number of the segment of the second text.
 
     Returns:
         An `EncodedTexts`.
@@ -76,10 +78,10 @@ def encode_texts(
     start = tf.fill([rows, 1], tokenizer.start_token_id)
     columns: list[tf.Tensor | tf.RaggedTensor] = [start]
     segments: list[tf.Tensor | tf.RaggedTensor] = [tf.zeros([rows, 1], tf.int32)]
-    for number, (part, size) in enumerate(zip(parts, ends, strict=True)):
+    for part, size, segment in zip(parts, ends, (0, second_segment), strict=False):
         end = tf.fill([rows, size], tokenizer.end_token_id)
         columns += [part, end]
-        segments += [tf.ones_like(part) * number, tf.fill([rows, size], number)]
+        segments += [tf.ones_like(part) * segment, tf.fill([rows, size], segment)]
     return EncodedTexts(tf.concat(columns, 1), tf.concat(segments, 1), is_cut)
 
 

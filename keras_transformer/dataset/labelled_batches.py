@@ -55,13 +55,19 @@ def convert_batches(
     """
     spec = dataset.element_spec
     first = tf.nest.flatten(spec[0] if isinstance(spec, tuple) else spec)[0]
+    has_words = batch_rank == 2
     if first.shape.rank == batch_rank - 1:
-        is_row = batch_rank == 2  # of words
-        batch = dataset.ragged_batch if is_row else dataset.batch
-        dataset = batch(batch_size)
+        has_lists = any(None in each.shape for each in tf.nest.flatten(spec))
+        is_ragged = has_words or has_lists
+        dataset = (dataset.ragged_batch if is_ragged else dataset.batch)(batch_size)
     elif first.shape.rank != batch_rank:
         raise ValueError(
             f"`x` must be a dataset of strings, batched or not; received {first}."
+        )
+    elif has_words and not isinstance(first, tf.RaggedTensorSpec):
+        raise ValueError(
+            "`x` must have batches of words as ragged tensors; received "
+            f"{first}. Batch the dataset with `ragged_batch`."
         )
 
     @tf.autograph.experimental.do_not_convert
@@ -112,8 +118,10 @@ def word_inputs(
 
 def several_labels(labels: Data, names: list[str]) -> tf.Tensor:
     """Converts rows of labels, or 0 and 1 for each class, to float32 targets."""
-    if not isinstance(labels, tf.RaggedTensor):
-        return tf.cast(labels, tf.float32)
+    if isinstance(labels, tf.Tensor):
+        if labels.dtype != tf.string:
+            return tf.cast(labels, tf.float32)
+        return tf.reduce_max(tf.one_hot(class_ids(labels, names, "y"), len(names)), 1)
     hot = labels.with_flat_values(
         tf.one_hot(class_ids(labels.flat_values, names, "y"), len(names))
     )

@@ -48,8 +48,8 @@ class Classifier(EncoderModel):
                 "`encoder` must be a `TextEncoder`; received a "
                 f"`{type(encoder).__name__}`."
             )
-        if encoder.tokenizer is None:
-            encoder.tokenizer = tokenizer
+        if tokenizer is not None:
+            set_tokenizer(encoder, tokenizer)
         self.encoder = encoder
         self.class_names = check_class_names(class_names)
         self.dropout = dropout
@@ -302,6 +302,23 @@ class Classifier(EncoderModel):
         return cls(**config)
 
 
+def set_tokenizer(encoder: TextEncoder, tokenizer: "Tokenizer") -> None:
+    """Gives an encoder its tokenizer, or raises `ValueError` if they do not agree."""
+    if encoder.tokenizer is not None:
+        raise ValueError(
+            "`tokenizer` must be `None` for an encoder that has a tokenizer; received "
+            f"`tokenizer={tokenizer!r}`."
+        )
+    is_small = tokenizer.vocabulary_size <= encoder.vocabulary_size
+    if not is_small or tokenizer.pad_token_id != encoder.pad_token_id:
+        raise ValueError(
+            f"`tokenizer` must have at most {encoder.vocabulary_size} tokens and the "
+            f"padding {encoder.pad_token_id}, as the encoder has; received "
+            f"{tokenizer.vocabulary_size} tokens and {tokenizer.pad_token_id}."
+        )
+    encoder.tokenizer = tokenizer
+
+
 def check_class_names(class_names: Sequence[str]) -> list[str]:
     """Returns the names as a list, or raises `ValueError`."""
     names = [] if isinstance(class_names, str) else list(class_names)
@@ -320,7 +337,7 @@ def check_label(label: object, names: Sequence[str], argument: str, number: int)
         name = label.decode() if isinstance(label, bytes) else str(label)
         if name in names:
             return names.index(name)
-    elif isinstance(label, int | np.integer) and not isinstance(label, bool | np.bool):
+    elif isinstance(label, int | np.integer) and not isinstance(label, bool | np.bool_):
         place = int(label)
         if 0 <= place < len(names):
             return place

@@ -193,14 +193,21 @@ class TextClassifier(Classifier):
                 for number, label in enumerate(labels)
             ]
             return np.array(found, "int32")
+        count = len(self.class_names)
         if isinstance(labels, np.ndarray) and labels.ndim == 2:
-            return labels.astype("float32")
-        targets = np.zeros((len(labels), len(self.class_names)), "float32")
-        for number, row in enumerate(labels):
-            if isinstance(row, str):
+            if labels.shape[1] != count or not np.isin(labels, (0, 1)).all():
                 raise ValueError(
-                    f"`{argument}` must have a list of labels in each row of a model "
-                    f"with `multi_label=True`; received {row!r:.80} in row {number}."
+                    f"`{argument}` must be an array of 0 and 1 of shape (texts, "
+                    f"{count}), or lists of names; received shape {labels.shape}."
+                )
+            return labels.astype("float32")
+        targets = np.zeros((len(labels), count), "float32")
+        for number, row in enumerate(labels):
+            if isinstance(row, str) or not all(isinstance(x, str) for x in row):
+                raise ValueError(
+                    f"`{argument}` must have a list of names of classes in each row of "
+                    f"a model with `multi_label=True`; received {row!r:.80} in row "
+                    f"{number}. Pass 0 and 1 for each class as an array."
                 )
             for label in row:
                 place = check_label(label, self.class_names, argument, number)
@@ -216,6 +223,7 @@ class TextClassifier(Classifier):
             self._require_tokenizer("x"),
             max_length=self.max_length,
             separators=self.encoder.pair_separators,
+            second_segment=self.encoder.second_segment,
         )
         return text_inputs(
             encode,

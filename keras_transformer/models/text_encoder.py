@@ -1,6 +1,7 @@
 """The encoder-only Transformer: a vector for each token of a text."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -337,6 +338,11 @@ class TextEncoder(EncoderModel):
         segments = {"segment_ids": 0} if self.num_segments else {}
         return {"token_ids": self.pad_token_id, **segments}
 
+    @property
+    def second_segment(self) -> int:
+        """The segment of the second text of a pair: 1, if there are several."""
+        return min(1, max(self.num_segments - 1, 0))
+
     def rows_of_texts(self, texts: Texts, argument: str) -> list[Row]:
         """Returns the inputs for each text; warns of texts that are cut.
 
@@ -352,6 +358,7 @@ class TextEncoder(EncoderModel):
         """
         entries = as_texts(texts, argument)
         if entries.token_ids is not None:
+            self._check_token_ids(entries.token_ids, argument)
             return [
                 {"token_ids": row, "segment_ids": [0] * len(row)}
                 for row in entries.token_ids
@@ -367,6 +374,7 @@ class TextEncoder(EncoderModel):
             entries.second,
             self.max_length,
             self.pair_separators,
+            self.second_segment,
         )
         if self.max_length is not None:
             warn_of_cut_texts(encoded.is_cut.numpy(), self.max_length)
@@ -375,6 +383,17 @@ class TextEncoder(EncoderModel):
             {"token_ids": token_ids, "segment_ids": segment_ids}
             for token_ids, segment_ids in zip(*parts, strict=True)
         ]
+
+    def _check_token_ids(self, rows: list[list[int]], argument: str) -> None:
+        """Raises `ValueError` for unknown ids and for rows that are too long."""
+        longest = self.max_length or math.inf
+        for number, row in enumerate(rows):
+            if min(row) < 0 or max(row) >= self.vocabulary_size or len(row) > longest:
+                raise ValueError(
+                    f"`{argument}` must have token ids from 0 to "
+                    f"{self.vocabulary_size - 1}, at most {longest} in a row; received "
+                    f"{len(row)} ids from {min(row)} to {max(row)} in row {number}."
+                )
 
     def pool_texts(
         self,

@@ -1,11 +1,13 @@
 """`TextClassifier` and `TextEncoder.embed`, with texts and pairs of texts."""
 
+import hugging_face_tokenizers
 import keras
 import numpy as np
 import published_models
 import pytest
 import tensorflow as tf
 import torch
+from tokenizers.processors import BertProcessing, RobertaProcessing
 
 from keras_transformer import (
     CharacterTokenizer,
@@ -13,6 +15,8 @@ from keras_transformer import (
     TextEncoder,
     load_pretrained,
 )
+from keras_transformer.dataset.encoder_inputs import encode_texts
+from keras_transformer.text import HuggingFaceTokenizer
 
 SIZES = {"num_layers": 1, "hidden_dim": 8, "intermediate_dim": 16, "num_heads": 2}
 NAMES = ["neither", "cat"]
@@ -92,6 +96,37 @@ def test_embeddings_equal_those_of_transformers(bert, pooling):
     np.testing.assert_allclose(found, expected / lengths, atol=1e-5)
 
 
+@pytest.mark.once("torch")
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_pairs_equal_those_of_tokenizers(kind):
+    own = hugging_face_tokenizers.KINDS[kind]()
+    names = hugging_face_tokenizers.TOKENS[kind]
+    ids = [name and own.token_to_id(name) for name in names]
+    around = [(name, own.token_to_id(name)) for name in (names[3], names[2])]
+    processing = {"bert": BertProcessing, "roberta": RobertaProcessing}[kind]
+    own.post_processor = processing(*around)
+    separators = 2 if kind == "roberta" else 1
+    tokenizer = HuggingFaceTokenizer(own.to_str(), *ids)
+    first, second = [list(side) for side in zip(*PAIRS, strict=True)]
+    found = encode_texts(tokenizer, first, second, None, separators, 2 - separators)
+    expected = [own.encode(*pair) for pair in PAIRS]
+    assert found.token_ids.to_list() == [each.ids for each in expected]
+    assert found.segment_ids.to_list() == [each.type_ids for each in expected]
+    long = encode_texts(tokenizer, first, second, 7, separators)
+    own.enable_truncation(7)
+    lengths = [len(own.encode(*pair).ids) for pair in PAIRS]
+    assert long.token_ids.row_lengths().numpy().tolist() == lengths
+    is_cut = [len(each.ids) > 7 for each in expected]
+    assert long.is_cut.numpy().tolist() == is_cut and any(is_cut)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("roberta", (2, 0)), ("bert", (1, 1))])
+def test_pairs_of_published_models(name, expected, tmp_path):
+    published_models.random_model(name).save_pretrained(tmp_path)
+    encoder = load_pretrained(tmp_path)
+    assert (encoder.pair_separators, encoder.second_segment) == expected
+
+
 def test_embeddings_of_token_ids_and_of_nothing(bert):
     encoder = load_pretrained(bert[0])
     tokenizer = encoder.tokenizer
@@ -103,6 +138,11 @@ def test_embeddings_of_token_ids_and_of_nothing(bert):
         encoder.embed(["dogs", 3])
     with pytest.raises(ValueError, match="received 'dogs' in row 1"):
         encoder.embed([("a", "b"), "dogs"])
+    for bad in ([3, 9999], [-1, 3], [3] * 9999):
+        with pytest.raises(
+            ValueError, match="must have token ids from 0 to .*in row 1"
+        ):
+            encoder.embed([[3, 4], bad])
     with pytest.raises(ValueError, match="`pooling` must be"):
         encoder.embed("dogs", "first")
 
@@ -152,10 +192,15 @@ def test_several_labels():
     model = make_classifier(["a", "c"], multi_label=True)
     hot = np.array([[letter in row for letter in "ac"] for row in letters], int)
     ragged = tf.data.Dataset.from_tensor_slices((TEXTS, tf.ragged.constant(letters)))
+    with pytest.raises(ValueError, match="of 0 and 1 of shape .texts, 2.*(10, 3)"):
+        model.fit(TEXTS, np.zeros((10, 3)))
+    with pytest.raises(ValueError, match="must have a list of names.*in row 0. Pass 0"):
+        model.fit(TEXTS, hot.tolist())
     losses = []
     for data in ({"y": letters}, {"y": hot}):
         losses.append(model.evaluate(TEXTS, verbose=0, **data)[0])
     losses.append(model.evaluate(ragged.batch(10), verbose=0)[0])
+    losses.append(model.evaluate(ragged, batch_size=10, verbose=0)[0])
     np.testing.assert_allclose(losses, losses[0], atol=1e-6)
     model.fit(TEXTS, letters, epochs=8, verbose=0)
     found = model.classify(TEXTS)
@@ -233,8 +278,14 @@ def test_bad_arguments():
         model.classify("ab")
     with pytest.raises(ValueError, match="`x` must be token ids for a model without"):
         model.fit(["ab"], ["cat"])
+    larger = CharacterTokenizer.train(lines=["abcdefgh"])
+    with pytest.raises(ValueError, match="`tokenizer` must have at most 7 tokens"):
+        TextClassifier(encoder, NAMES, tokenizer=larger)
+    own = make_classifier().encoder
+    with pytest.raises(ValueError, match="`tokenizer` must be `None` for an encoder"):
+        TextClassifier(own, NAMES, tokenizer=larger)
     several = make_classifier(["a", "c"], multi_label=True)
-    with pytest.raises(ValueError, match="must have a list of labels in each row"):
+    with pytest.raises(ValueError, match="must have a list of names of classes in eac"):
         several.fit(["ab"], ["a"])
 
 

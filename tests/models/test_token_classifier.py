@@ -187,6 +187,9 @@ def test_bad_sentences():
     model = make_classifier()
     with pytest.raises(ValueError, match="`sentences` must be texts or lists of words"):
         model.tag([["a", 3]])
+    dense = tf.data.Dataset.from_tensors(([["a", "b"]], [["O", "O"]]))
+    with pytest.raises(ValueError, match="as ragged tensors.*`ragged_batch`"):
+        model.fit(dense, verbose=0)
     data = tf.data.Dataset.from_tensors(
         (tf.ragged.constant([["a", "b"]]), tf.ragged.constant([["O"]]))
     )

@@ -119,6 +119,7 @@ class Roberta(Bert):
         "bos_token_id": token_id(0),
         "eos_token_id": token_id(2),
     }
+    design = {**Bert.design, "pair_separators": 2}
     prefix = "roberta."
     unused = r"(roberta\.)?embeddings\.position_ids"
     heads = r"(lm_head|classifier|qa_outputs)\..*"
