@@ -37,6 +37,7 @@ from keras_transformer.export.tensorflow_process import run_python
 from keras_transformer.inference.sources import pair_batches, token_pairs
 from keras_transformer.models import CausalLM, GenerativeModel, Seq2Seq
 from keras_transformer.text import (
+    HuggingFaceTokenizer,
     KerasHubTokenizer,
     MarianTokenizer,
     SentencePieceTokenizer,
@@ -84,8 +85,10 @@ def export_ctranslate2(
     `tokenizer.model`. If they are `KerasHubTokenizer`s of byte pairs, it contains
     `source_vocab.json`, `source_merges.txt`, `target_vocab.json` and
     `target_merges.txt` for the packages tokenizers and transformers; for a decoder-only
-    Transformer, `vocab.json` and `merges.txt`. CTranslate2 accepts and returns tokens
-    without the end token.
+    Transformer, `vocab.json` and `merges.txt`. If they are `HuggingFaceTokenizer`s, it
+    contains `source_tokenizer.json` and `target_tokenizer.json` for the package
+    tokenizers; for a decoder-only Transformer, `tokenizer.json`. CTranslate2 accepts
+    and returns tokens without the end token.
 
     The supported architectures are pre-norm and post-norm, layer and RMS normalization,
     gated feed-forward networks, grouped-query attention, biases of any projections,
@@ -207,6 +210,8 @@ def _write_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path, name: str) -> N
     """Writes a tokenizer for the packages of others, if there is one that reads it."""
     if isinstance(tokenizer, SentencePieceTokenizer | MarianTokenizer):
         (folder / f"{name}.model").write_bytes(tokenizer.proto)
+    elif isinstance(tokenizer, HuggingFaceTokenizer):
+        (folder / _json_name(name)).write_text(tokenizer.content, "utf-8", newline="")
     elif isinstance(tokenizer, KerasHubTokenizer) and tokenizer.byte_pairs:
         side = "" if name == "tokenizer" else f"{name}_"
         vocabulary, merges = tokenizer.byte_pairs
@@ -215,11 +220,17 @@ def _write_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path, name: str) -> N
         (folder / f"{side}merges.txt").write_text(lines, "utf-8", newline="\n")
 
 
+def _json_name(name: str) -> str:
+    return "tokenizer.json" if name == "tokenizer" else f"{name}_tokenizer.json"
+
+
 def _describe(tokenizer: Tokenizer, name: str) -> dict[str, object]:
     """Returns the class and the arguments of a tokenizer, its model as a file name."""
     config = tokenizer.get_config()
     if "proto" in config:
         config["proto"] = f"{name}.model"
+    elif isinstance(tokenizer, HuggingFaceTokenizer):
+        config["tokenizer"] = _json_name(name)
     return {"class_name": type(tokenizer).__name__, "config": config}
 
 

@@ -1,6 +1,7 @@
 """Reads the vocabularies and the tokenizers of a CTranslate2 folder."""
 
 import contextlib
+import json
 import pathlib
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from keras_transformer.interoperability.ctranslate2_architecture import (
 from keras_transformer.interoperability.ctranslate2_file import Variables
 from keras_transformer.interoperability.files import file_named, with_padding
 from keras_transformer.text import (
+    HuggingFaceTokenizer,
     KerasHubTokenizer,
     MarianTokenizer,
     SentencePieceTokenizer,
@@ -22,6 +24,9 @@ from keras_transformer.text import (
 from keras_transformer.text.sentence_piece_tokenizer import load_pieces
 from keras_transformer.types import Config
 from keras_transformer_runtime.files import checked_file, read_file, read_json
+from keras_transformer_runtime.tokenizers.hugging_face_tokenizers import (
+    read_vocabulary,
+)
 
 # Matrices with a row for each token of a vocabulary, by the name of its file.
 MATRICES = {
@@ -64,7 +69,8 @@ def encoder_decoder_vocabularies(
     """
     vocabularies = _read_vocabularies(folder, config, variables)
     if tokenizers is None:
-        tokenizers = _stored_tokenizers(folder, vocabularies)
+        unknown = _index(vocabularies.target, config.get("unk_token"))
+        tokenizers = _stored_tokenizers(folder, vocabularies, unknown)
     elif not _match(tokenizers, vocabularies):
         raise ValueError(
             "`source_tokenizer` and `target_tokenizer` must have the special tokens of "
@@ -101,7 +107,8 @@ def decoder_only_vocabulary(
     if pads:
         special_ids["pad_token_id"] = pads[0]
     if tokenizer is None:
-        tokenizer = _stored_tokenizer(folder, tokens, special_ids)
+        unknown = _index(tokens, config.get("unk_token"))
+        tokenizer = _stored_tokenizer(folder, tokens, special_ids, unknown)
     elif not _has_ids(tokenizer, special_ids):
         raise ValueError(
             f"`tokenizer` must have the special tokens of the model, {special_ids}; "
@@ -207,18 +214,24 @@ def _token_id(
 
 
 def _stored_tokenizers(
-    folder: pathlib.Path, vocabularies: _Vocabularies
+    folder: pathlib.Path, vocabularies: _Vocabularies, unknown_token_id: int | None
 ) -> Tokenizers | None:
     """Reads the tokenizers in the folder; `None` if they do not match."""
+    source = target = None
     protos = []
     for side in ("source", "target"):
         files = [folder / f"{side}.{kind}" for kind in ("model", "spm")]
         protos += [_read_pieces(file) for file in files if file.is_file()][:1]
-    if len(protos) < 2:
-        return None
-    source = target = _tokenizer(protos[0], vocabularies.source)
-    if protos[0] != protos[1] or not vocabularies.is_shared:
-        target = _tokenizer(protos[1], vocabularies.target)
+    files = [folder / f"{side}_tokenizer.json" for side in ("source", "target")]
+    if len(protos) == 2:
+        source = target = _tokenizer(protos[0], vocabularies.source)
+        if protos[0] != protos[1] or not vocabularies.is_shared:
+            target = _tokenizer(protos[1], vocabularies.target)
+    elif all(file.is_file() for file in files):
+        ids = {**vocabularies.special_ids, "unknown_token_id": unknown_token_id}
+        source = target = _hugging_face_tokenizer(files[0], vocabularies.source, ids)
+        if not vocabularies.is_shared:
+            target = _hugging_face_tokenizer(files[1], vocabularies.target, ids)
     if source is None or target is None:
         return None
     tokenizers = Tokenizers(source, target)
@@ -255,26 +268,52 @@ def _has_ids(tokenizer: Tokenizer, special_ids: dict[str, int]) -> bool:
     return special_ids == {name: getattr(tokenizer, name) for name in special_ids}
 
 
+def _index(tokens: list[str], token: str | None) -> int | None:
+    return tokens.index(token) if token in tokens else None
+
+
 def _stored_tokenizer(
-    folder: pathlib.Path, tokens: list[str], special_ids: dict[str, int]
+    folder: pathlib.Path,
+    tokens: list[str],
+    special_ids: dict[str, int],
+    unknown_token_id: int | None,
 ) -> Tokenizer | None:
     """Reads the tokenizer in the folder; `None` if it does not match."""
     tokenizer: Tokenizer | None = None
     files = [folder / name for name in ("vocab.json", "merges.txt")]
     if (folder / "tokenizer.model").is_file():
         tokenizer = _tokenizer(_read_pieces(folder / "tokenizer.model"), tokens)
+    elif (folder / "tokenizer.json").is_file():
+        own = {**special_ids, "unknown_token_id": unknown_token_id}
+        tokenizer = _hugging_face_tokenizer(folder / "tokenizer.json", tokens, own)
     elif all(file.is_file() for file in files) and "<|endoftext|>" in tokens:
         given = read_json(files[0])
         # This library stores its tokens for padding and unknown text after them.
         ids = {token: token_id for token_id, token in enumerate(tokens[: len(given)])}
         if given == ids and "<|endoftext|>" in ids:
             tokenizer = byte_pair_tokenizer(folder, ids)
-            own = tokenizer.get_vocabulary()
-            if own[: len(tokens)] != tokens[: len(own)]:
+            found = tokenizer.get_vocabulary()
+            if found[: len(tokens)] != tokens[: len(found)]:
                 return None
     if tokenizer is None or not _has_ids(tokenizer, special_ids):
         return None
     return tokenizer
+
+
+def _hugging_face_tokenizer(
+    file: pathlib.Path, tokens: list[str], ids: Mapping[str, int | None]
+) -> HuggingFaceTokenizer | None:
+    """Reads a `tokenizer.json`; `None` if it has other tokens than the model.
+
+    Special tokens that it lacks are those of this library, after its vocabulary.
+    """
+    content = read_file(file).decode("utf-8")
+    with file_named(file, "a tokenizer of Hugging Face"):
+        size = read_vocabulary(json.loads(content), [None] * 4).own_size
+        own = {name: id for name, id in ids.items() if id is not None and id < size}
+        tokenizer = HuggingFaceTokenizer(content, **own)
+    found = tokenizer.get_vocabulary()
+    return tokenizer if found[: len(tokens)] == tokens[: len(found)] else None
 
 
 def byte_pair_tokenizer(

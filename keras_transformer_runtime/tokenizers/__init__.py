@@ -49,7 +49,8 @@ def read_tokenizer(
         content: a dictionary with the name of a class, `"class_name"`, and its
             arguments, `"config"`, as `Tokenizer.save` writes them. An argument
             `"proto"`, the SentencePiece model, is base64 text or the name of a
-            `.model` file of `folder`.
+            `.model` file of `folder`; `"tokenizer"`, the content of a
+            `tokenizer.json`, can be the name of a `.json` file.
         folder: folder of the file.
 
     Returns:
@@ -67,6 +68,9 @@ def read_tokenizer(
         _check_type(argument, value)
     if "proto" in arguments:
         arguments["proto"] = _read_proto(arguments["proto"], folder)
+    if str(arguments.get("tokenizer")).endswith(".json"):
+        file = _file_of(folder, "tokenizer", arguments["tokenizer"])
+        arguments["tokenizer"] = file.read_text("utf-8")
     try:
         return _class_named(name)(**arguments)
     except TypeError as error:  # a missing argument, or one that the class lacks
@@ -138,15 +142,19 @@ def _check_type(argument: str, value: object) -> None:
         )
 
 
+def _file_of(folder: pathlib.Path, argument: str, name: str) -> pathlib.Path:
+    if pathlib.PurePath(name).name != name:
+        raise ValueError(
+            f"`{argument}` must be the name of a file of the folder; received "
+            f"`{argument}={name!r:.80}`. Export the model again."
+        )
+    return folder / name
+
+
 def _read_proto(proto: str, folder: pathlib.Path) -> bytes:
     """Returns a SentencePiece model, given as base64 text or the name of a file."""
     if proto.endswith(".model"):
-        if pathlib.PurePath(proto).name != proto:
-            raise ValueError(
-                "`proto` must be the name of a file of the folder; received "
-                f"`proto={proto!r:.80}`. Export the model again."
-            )
-        return read_file(folder / proto)
+        return read_file(_file_of(folder, "proto", proto))
     try:
         return base64.b64decode(proto, validate=True)
     except ValueError as error:

@@ -1,5 +1,6 @@
 """A CTranslate2 model of a `CausalLM` continues prompts as `generate` does."""
 
+import json
 import shutil
 
 import ctranslate2
@@ -10,7 +11,7 @@ from ctranslate2_designs import CAUSAL_DESIGNS, CAUSAL_WRITTEN_DESIGNS, LETTERS
 from ctranslate2_designs import causal_model_of as model_of
 from ctranslate2_designs import model_of as encoder_decoder
 from gpt2_folders import random_model, write_tokenizer
-from tokenizers import ByteLevelBPETokenizer
+from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
 from keras_transformer import BeamSearch, GreedySearch
 from keras_transformer.export import ctranslate2 as exporting
@@ -20,7 +21,7 @@ from keras_transformer.layers import (
     PositionScheme,
     RotaryEmbedding,
 )
-from keras_transformer.text import SentencePieceTokenizer
+from keras_transformer.text import KerasHubTokenizer, SentencePieceTokenizer
 
 # PyTorch does not compile the searches, which takes longer than they run.
 pytestmark = pytest.mark.once("torch")
@@ -155,13 +156,28 @@ def test_strings_with_sentence_pieces(tmp_path):
     assert any(outputs)
 
 
-@pytest.mark.slow
-def test_strings_with_byte_pairs(gpt2, generator, folder, tmp_path):
-    files = [folder / name for name in ("vocab.json", "merges.txt")]
-    byte_pairs = ByteLevelBPETokenizer.from_file(*map(str, files))
+@pytest.fixture(scope="module")
+def byte_pairs(gpt2):
+    """The tokenizer of `gpt2` as one of KerasHub."""
+    content = json.loads(gpt2.tokenizer.content)["model"]
+    merges = [" ".join(pair) for pair in content["merges"]]
+    return KerasHubTokenizer.from_byte_pairs("GPT2Tokenizer", content["vocab"], merges)
+
+
+def read_pairs(folder, side=""):
+    files = [folder / f"{side}{name}" for name in ("vocab.json", "merges.txt")]
+    return ByteLevelBPETokenizer.from_file(*map(str, files))
+
+
+def read_file(folder, side=""):
+    return Tokenizer.from_file(str(folder / f"{side}tokenizer.json"))
+
+
+def check_strings(model, folder, generator, pieces):
+    """Compares the ids and outputs of texts with those of another package."""
     texts = ["a man sees", " so", "  man so\tdog", "<unk>"]
-    expected = gpt2.tokenizer.tokenize(texts).to_list()
-    encoded = [byte_pairs.encode(text) for text in texts]
+    expected = model.tokenizer.tokenize(texts).to_list()
+    encoded = [pieces.encode(text) for text in texts]
     assert [each.ids for each in encoded[:2]] == expected[:2]
     assert len(encoded[0].ids) < 6  # of 10 characters
     results = generator.generate_batch(
@@ -170,26 +186,49 @@ def test_strings_with_byte_pairs(gpt2, generator, folder, tmp_path):
         max_batch_size=1,
         max_length=8,
     )
-    outputs = [byte_pairs.decode(result.sequences_ids[0]) for result in results]
-    assert outputs == gpt2.generate(texts[:2], GREEDY, max_length=8)
+    outputs = [pieces.decode(result.sequences_ids[0]) for result in results]
+    assert outputs == model.generate(texts[:2], GREEDY, max_length=8)
     loaded = load_ctranslate2(folder).tokenizer
-    assert loaded.get_vocabulary() == gpt2.tokenizer.get_vocabulary()
+    assert type(loaded) is type(model.tokenizer)
+    assert loaded.get_vocabulary() == model.tokenizer.get_vocabulary()
     assert loaded.tokenize(texts).to_list() == expected
+
+
+def check_other_vocabulary(folder, tmp_path):
     other = shutil.copytree(folder, tmp_path / "other") / "vocabulary.json"
-    other.write_text(other.read_text().replace("<pad>", "<added>"))
+    other.write_text(other.read_text().replace("so", "added"))
     assert load_ctranslate2(other.parent).tokenizer is None
 
 
 @pytest.mark.slow
-def test_byte_pairs_of_two_sides(gpt2, tmp_path):
-    model = encoder_decoder(source_tokenizer=gpt2.tokenizer, target_tokenizer=None)
+def test_strings_with_byte_pairs(byte_pairs, tmp_path):
+    model = model_of(tokenizer=byte_pairs)
+    generator = export(model, tmp_path / "1", check_texts=["a man", "", "so"])
+    check_strings(model, tmp_path / "1", generator, read_pairs(tmp_path / "1"))
+    check_other_vocabulary(tmp_path / "1", tmp_path)
+
+
+@pytest.mark.slow
+def test_strings_with_a_tokenizer_of_hugging_face(gpt2, generator, folder, tmp_path):
+    check_strings(gpt2, folder, generator, read_file(folder))
+    check_other_vocabulary(folder, tmp_path)
+    content = json.loads((folder / "keras_transformer.json").read_text())
+    assert content["tokenizers"]["source"]["config"]["tokenizer"] == "tokenizer.json"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("read", [read_pairs, read_file])
+def test_tokenizers_of_two_sides(gpt2, byte_pairs, read, tmp_path):
+    tokenizer = byte_pairs if read is read_pairs else gpt2.tokenizer
+    model = encoder_decoder(source_tokenizer=tokenizer, target_tokenizer=None)
     exporting._write(model, tmp_path / "1", None)
-    for side in ("source", "target"):
-        names = [f"{side}_vocab.json", f"{side}_merges.txt"]
-        files = [str(tmp_path / "1" / name) for name in names]
-        byte_pairs = ByteLevelBPETokenizer.from_file(*files)
-        expected = gpt2.tokenizer.tokenize(["a man"]).to_list()
-        assert [byte_pairs.encode("a man").ids] == expected
+    expected = tokenizer.tokenize(["a man"]).to_list()
+    for side in ("source_", "target_"):
+        assert [read(tmp_path / "1", side).encode("a man").ids] == expected
+    if read is read_file:
+        loaded = load_ctranslate2(tmp_path / "1")
+        assert loaded.source_tokenizer is loaded.target_tokenizer
+        assert loaded.source_tokenizer.tokenize(["a man"]).to_list() == expected
 
 
 # The check.

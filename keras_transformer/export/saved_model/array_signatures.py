@@ -82,8 +82,8 @@ class ArraySignatures(SearchFunctions):
 
     def _decode(self, source: tf.Tensor, seed: tf.Tensor) -> SearchResult:
         rows = _rows(source)
-        prefixes = tf.zeros(tf.stack([rows, 0]), tf.int32)
-        return self._search(_padded(source, rows), prefixes, padded_seeds(seed, rows))
+        seeds = padded_seeds(seed, rows)
+        return self._search(_padded(source, rows), self._empty_prefixes(rows), seeds)
 
 
 def _rows(source: tf.Tensor) -> tf.Tensor:

@@ -19,6 +19,7 @@ from keras_transformer.text import Tokenizer
 
 DEFAULT_MAX_LENGTH = 512  # of models without a limit
 MAX_BATCH_BUCKET = 64
+SHORTEST_PREFIX = 4  # tokens, also without a prefix: one shape serves both
 PIECE_LENGTH = 8  # tokens of a call of `continue`
 
 TensorT = TypeVar("TensorT", tf.Tensor, tf.RaggedTensor)
@@ -145,6 +146,10 @@ class SearchFunctions(tf.Module):
             "truncated": result.truncated[:count],
         }
 
+    def _empty_prefixes(self, rows: tf.Tensor) -> tf.Tensor:
+        """Returns what `_prefixes` returns for empty strings."""
+        return tf.fill([rows, SHORTEST_PREFIX], self._pad_token_id)
+
     def _prefixes(
         self, prefix: tf.Tensor, source_lengths: tf.Tensor, rows: tf.Tensor
     ) -> tf.Tensor:
@@ -156,7 +161,9 @@ class SearchFunctions(tf.Module):
         message = "`prefix` must be shorter than the maximum output length"
         tokens = asserted(tokens, is_short, message)
         longest = tokens.bounding_shape(out_type=tf.int64)[1]
-        length = round_up(longest, powers_of_two(4, self._limits["target"]))
+        length = round_up(
+            longest, powers_of_two(SHORTEST_PREFIX, self._limits["target"])
+        )
         shape = tf.stack([tf.cast(rows, tf.int64), length])
         return tokens.to_tensor(self._pad_token_id, shape=shape)
 

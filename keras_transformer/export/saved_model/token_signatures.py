@@ -51,8 +51,8 @@ class TokenFunctions(SearchFunctions):
         tokens = self._real_tokens(token_ids, "token_ids", "source")
         sources = self._pad(tokens, "source")
         rows = tf.shape(sources)[0]
-        prefixes = tf.zeros(tf.stack([rows, 0]), tf.int32)
-        result = self._search(sources, prefixes, padded_seeds(seed, rows))
+        seeds = padded_seeds(seed, rows)
+        result = self._search(sources, self._empty_prefixes(rows), seeds)
         return self._token_outputs(result, tf.shape(token_ids)[0])
 
 

@@ -308,6 +308,11 @@ def hub(class_name, **settings):
             "the name of a file of the",
         ),
         (
+            "HuggingFaceTokenizer",
+            {"tokenizer": "../a.json"},
+            "`tokenizer` must be the name of a file of the folder; .*../a.json",
+        ),
+        (
             "SentencePieceTokenizer",
             {"proto": "é"},
             "`proto` must be base64 text or the",
