@@ -34,6 +34,7 @@ from keras_transformer.layers.masking import align_rows, restore_order
 from keras_transformer.layers.positions.scheme import keep_untracked
 from keras_transformer.layers.sub_layers import Initializer
 from keras_transformer.models.beam_history import add_newest
+from keras_transformer.models.tokenizer_attributes import tokenizer_attribute
 from keras_transformer.models.transformer_model import OutputState, TransformerModel
 from keras_transformer.models.vocabularies import (
     check_length_ratio,
@@ -204,6 +205,7 @@ class CausalLM(TransformerModel):
           Transformer)
     """
 
+    tokenizer: "Tokenizer | None" = tokenizer_attribute()
     presets = PRESETS
     tokenizer_arguments = {"tokenizer.json": "tokenizer"}
     length_arguments = ("max_length", "max_length")

@@ -5,7 +5,7 @@ import io
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, BinaryIO, ClassVar, Self, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Self, Unpack
 
 import keras
 
@@ -25,12 +25,19 @@ from keras_transformer.layers.quantized_layers import (
     store_quantized_layers,
 )
 from keras_transformer.models import preset_folders
+from keras_transformer.models.tokenizer_attributes import (
+    TokenizerOwner,
+    tokenizer_attribute,
+)
 from keras_transformer.types import Options, Path
 from keras_transformer_runtime.engines.generation_options import SearchOptions
 from keras_transformer_runtime.files import written_whole
 
+if TYPE_CHECKING:
+    from keras_transformer.text import Tokenizer
 
-class GenerativeModel(SequenceModel):
+
+class GenerativeModel(TokenizerOwner, SequenceModel):
     """Base class of models from sequences to sequences of tokens.
 
     A subclass sets the attributes, defines the call and the steps of decoding
@@ -65,6 +72,8 @@ class GenerativeModel(SequenceModel):
             tokenizers in a preset folder.
     """
 
+    source_tokenizer: "Tokenizer | None" = tokenizer_attribute()
+    target_tokenizer: "Tokenizer | None" = tokenizer_attribute()
     presets: ClassVar[Mapping[str, Options]] = {}
     tokenizer_arguments: ClassVar[Mapping[str, str]] = {
         "tokenizer.json": "source_tokenizer",

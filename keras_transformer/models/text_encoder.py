@@ -23,6 +23,10 @@ from keras_transformer.layers.transformer_layer import (
     deserialize_objects,
 )
 from keras_transformer.models.file_checks import check_fits_memory
+from keras_transformer.models.tokenizer_attributes import (
+    TokenizerOwner,
+    tokenizer_attribute,
+)
 from keras_transformer.models.vocabularies import check_limit, find_sizes
 from keras_transformer.types import Config, Options, Path, Shape, Tensor, TokenIds
 from keras_transformer_runtime.arguments import check_ints
@@ -35,7 +39,7 @@ T = TypeVar("T")
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class TextEncoder(keras.Model):
+class TextEncoder(TokenizerOwner, keras.Model):
     """Encoder-only Transformer: a vector for each token of a text.
 
     It consists of token embeddings plus positions, and a stack of encoder blocks. With
@@ -116,6 +120,8 @@ class TextEncoder(keras.Model):
         - [Devlin et al., 2019](https://arxiv.org/abs/1810.04805) (BERT)
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762)
     """
+
+    tokenizer: "Tokenizer | None" = tokenizer_attribute()
 
     @explains_arguments
     def __init__(
