@@ -276,7 +276,7 @@ class Tokenizer(TokenVocabulary, keras.layers.Layer, tf.Module):
         sequence_length: int | None = None,
         training: bool | None = None,  # which Keras passes to every layer
     ) -> Tensor:
-        options = {
+        options: Config = {
             "add_start": add_start,
             "add_end": add_end,
             "sequence_length": sequence_length,
@@ -328,7 +328,8 @@ class Tokenizer(TokenVocabulary, keras.layers.Layer, tf.Module):
         with tf.init_scope():
             rows = tf.RaggedTensor.from_row_lengths([self.unknown_token_id], [1])
             rows = self._frame(rows, add_start, add_end)
-            return int(rows.row_lengths()[0]) - 1
+            count: int = rows.row_lengths().numpy().item() - 1
+        return count
 
     def _symbolic_ids(self, texts: keras.KerasTensor, options: Config) -> Tensor:
         """Adds the tokenizer to the layers of a model."""
