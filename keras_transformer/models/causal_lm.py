@@ -205,7 +205,7 @@ class CausalLM(TransformerModel):
           Transformer)
     """
 
-    tokenizer: "Tokenizer | None" = tokenizer_attribute()
+    tokenizer = tokenizer_attribute()
     presets = PRESETS
     tokenizer_arguments = {"tokenizer.json": "tokenizer"}
     length_arguments = ("max_length", "max_length")

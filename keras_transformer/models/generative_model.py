@@ -5,7 +5,7 @@ import io
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Self, Unpack
+from typing import Any, BinaryIO, ClassVar, Self, Unpack
 
 import keras
 
@@ -32,9 +32,6 @@ from keras_transformer.models.tokenizer_attributes import (
 from keras_transformer.types import Options, Path
 from keras_transformer_runtime.engines.generation_options import SearchOptions
 from keras_transformer_runtime.files import written_whole
-
-if TYPE_CHECKING:
-    from keras_transformer.text import Tokenizer
 
 
 class GenerativeModel(TokenizerOwner, SequenceModel):
@@ -72,8 +69,8 @@ class GenerativeModel(TokenizerOwner, SequenceModel):
             tokenizers in a preset folder.
     """
 
-    source_tokenizer: "Tokenizer | None" = tokenizer_attribute()
-    target_tokenizer: "Tokenizer | None" = tokenizer_attribute()
+    source_tokenizer = tokenizer_attribute()
+    target_tokenizer = tokenizer_attribute()
     presets: ClassVar[Mapping[str, Options]] = {}
     tokenizer_arguments: ClassVar[Mapping[str, str]] = {
         "tokenizer.json": "source_tokenizer",

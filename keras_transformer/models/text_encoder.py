@@ -121,7 +121,7 @@ class TextEncoder(TokenizerOwner, keras.Model):
         - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762)
     """
 
-    tokenizer: "Tokenizer | None" = tokenizer_attribute()
+    tokenizer = tokenizer_attribute()
 
     @explains_arguments
     def __init__(

@@ -1,17 +1,20 @@
 """Tokenizers as attributes of models."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from keras_transformer.text import Tokenizer
 
 
-def tokenizer_attribute() -> Any:
+def tokenizer_attribute() -> "Tokenizer | None":
     """Returns an attribute for a tokenizer, for the body of a class of models.
 
     The tokenizer belongs to the configuration of a model. It is a Keras layer, but not
     one of the model: it is not in `layers`, `summary` and the files of weights. The
     class is derived from `TokenizerOwner`. The attribute is `None` unless it is set.
     """
-    return _TokenizerAttribute()
+    return cast("Tokenizer | None", _TokenizerAttribute())
 
 
 class _TokenizerAttribute:
@@ -20,20 +23,19 @@ class _TokenizerAttribute:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, model: object | None, owner: type) -> Any:
+    def __get__(self, model: object | None, owner: type) -> object:
         if model is None:
             return self
         return getattr(vars(model).get("_tokenizers"), self._name, None)
 
-    def __set__(self, model: Any, tokenizer: Any) -> None:
+    def __set__(self, model: object, tokenizer: object) -> None:
         if "_tokenizers" not in vars(model):
             if tokenizer is None:
                 return
-            import tensorflow as tf
+            from keras_transformer.text.tokenizer import TrackedTokenizers
 
-            # Tracked by TensorFlow for the tables in a SavedModel, not by Keras.
-            model._tokenizers = tf.Module()
-        setattr(model._tokenizers, self._name, tokenizer)
+            setattr(model, "_tokenizers", TrackedTokenizers())  # noqa: B010 (an object)
+        setattr(vars(model)["_tokenizers"], self._name, tokenizer)
 
 
 class TokenizerOwner:

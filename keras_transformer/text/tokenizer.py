@@ -28,11 +28,6 @@ from keras_transformer_runtime.tokenizers.token_vocabulary import TokenVocabular
 SHOWN_TOKENS = 7  # In descriptions; `reprlib` abbreviates lists of more than 6.
 PACKAGE = "keras_transformer"  # Of the names under which Keras registers tokenizers.
 
-MAP_DATASET = (  # the remedy where a tensor cannot contain strings
-    "Map the dataset with the tokenizer: "
-    "`dataset.map(lambda text, label: (tokenizer(text), label))`."
-)
-
 Texts: TypeAlias = Sequence[str | bytes] | np.ndarray | tf.Tensor
 Rows: TypeAlias = Sequence[Sequence[int]] | np.ndarray | tf.RaggedTensor | Tensor
 
@@ -117,11 +112,6 @@ class Tokenizer(TokenVocabulary, keras.layers.Layer, tf.Module):
     # Constructor arguments that a preset stores in separate files, and the extensions
     # of these files. Their values are bytes, which `get_config` encodes in base64.
     assets: ClassVar[dict[str, str]] = {}
-
-    def __new__(cls, *args: object, **kwargs: object) -> Self:
-        """Creates a tokenizer; Keras would keep a copy of the arguments."""
-        tokenizer: Self = super().__new__(cls)
-        return tokenizer
 
     def __init__(
         self, vocabulary: Iterable[str], special_ids: Sequence[int] | None = None
@@ -337,7 +327,8 @@ class Tokenizer(TokenVocabulary, keras.layers.Layer, tf.Module):
             raise ValueError(
                 "`tokenizer` must not be a layer of a model with the "
                 f"{keras.backend.backend()!r} backend, whose tensors contain no "
-                f"strings; received {type(self).__name__}. {MAP_DATASET}"
+                f"strings; received a {type(self).__name__}. Map the dataset with the "
+                "tokenizer: `dataset.map(lambda text, label: (tokenizer(text), label))`."
             )
         if texts.dtype != "string" or len(texts.shape) != 1:
             raise ValueError(
@@ -523,6 +514,13 @@ class Tokenizer(TokenVocabulary, keras.layers.Layer, tf.Module):
                 f"{type(tokenizer).__name__}. `Tokenizer.load` loads every class."
             )
         return tokenizer
+
+
+class TrackedTokenizers(tf.Module):
+    """Tokenizers of a model, as attributes.
+
+    TensorFlow tracks the tables for a SavedModel; Keras does not track the layers.
+    """
 
 
 def _to_strings(texts: str | bytes | Texts) -> tf.Tensor:
