@@ -118,7 +118,8 @@ class Tokenizer(TokenVocabulary, keras.layers.Layer, tf.Module):
     ) -> None:
         super().__init__(vocabulary, special_ids)
         self.dtype_policy = keras.DTypePolicy("string")  # of the inputs
-        self.supports_jit = False
+        # Elsewhere it is not a part of what a model compiles.
+        self.supports_jit = keras.backend.backend() != "tensorflow"
         self.built = True
 
     @abc.abstractmethod
@@ -305,21 +306,20 @@ class Tokenizer(TokenVocabulary, keras.layers.Layer, tf.Module):
             )
         rows = self._encode(tf.reshape(texts, [-1]))
         if sequence_length is not None:
-            around = self._count_around(add_start, add_end)
-            remedy = f"The tokens around a text are {around}."
-            check_ints(around + 1, remedy=remedy, sequence_length=sequence_length)
-            rows = rows[:, : sequence_length - around]
+            rows = rows[:, : self._room(sequence_length, add_start, add_end)]
         rows = self._frame(rows, add_start, add_end)
         ids = rows.to_tensor(self.pad_token_id, shape=[None, sequence_length])
         return ids if texts.shape.rank else ids[0]
 
-    def _count_around(self, add_start: bool, add_end: bool) -> int:
-        """Returns the number of tokens around a text that has tokens."""
+    def _room(self, sequence_length: int, add_start: bool, add_end: bool) -> int:
+        """Returns how many tokens of a text a row has, apart from those around it."""
         with tf.init_scope():
             rows = tf.RaggedTensor.from_row_lengths([self.unknown_token_id], [1])
             rows = self._frame(rows, add_start, add_end)
-            count: int = rows.row_lengths().numpy().item() - 1
-        return count
+            around: int = rows.row_lengths().numpy().item() - 1
+        remedy = f"The tokens around a text are {around}."
+        check_ints(around + 1, remedy=remedy, sequence_length=sequence_length)
+        return sequence_length - around
 
     def _symbolic_ids(self, texts: keras.KerasTensor, options: Config) -> Tensor:
         """Adds the tokenizer to the layers of a model."""
@@ -328,7 +328,8 @@ class Tokenizer(TokenVocabulary, keras.layers.Layer, tf.Module):
                 "`tokenizer` must not be a layer of a model with the "
                 f"{keras.backend.backend()!r} backend, whose tensors contain no "
                 f"strings; received a {type(self).__name__}. Map the dataset with the "
-                "tokenizer: `dataset.map(lambda text, label: (tokenizer(text), label))`."
+                "tokenizer: "
+                "`dataset.map(lambda text, label: (tokenizer(text), label))`."
             )
         if texts.dtype != "string" or len(texts.shape) != 1:
             raise ValueError(
@@ -354,8 +355,7 @@ class Tokenizer(TokenVocabulary, keras.layers.Layer, tf.Module):
     ) -> keras.KerasTensor:
         """Returns shape and dtype of the ids, whose length is known if it is given."""
         if sequence_length is not None:
-            around = self._count_around(add_start, add_end)
-            check_ints(around + 1, sequence_length=sequence_length)
+            self._room(sequence_length, add_start, add_end)
         return keras.KerasTensor((texts.shape[0], sequence_length), "int32")
 
     def _refuse_saved_model(self) -> NoReturn:

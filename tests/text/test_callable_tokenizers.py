@@ -321,6 +321,19 @@ def test_a_tokenizer_is_saved_and_copied_as_before(kind, all_kinds):
     assert isinstance(tokenizer, tf.Module)
 
 
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="it compiles no strings")
+def test_a_model_with_a_tokenizer_as_attribute_is_compiled():
+    class Own(keras.Model):
+        def __init__(self, tokenizer):
+            super().__init__()
+            self.tokenizer = tokenizer
+
+    models = [Own(None), Own(ByteTokenizer())]
+    for model in models:
+        model.compile("adam")
+    assert models[0].jit_compile == models[1].jit_compile
+
+
 def test_tables_are_tracked_with_every_backend(all_kinds, tmp_path):
     class Served(tf.Module):
         def __init__(self, tokenizer):
