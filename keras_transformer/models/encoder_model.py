@@ -12,6 +12,7 @@ from keras import ops
 from keras_transformer.backend.processes import written_by_first_process
 from keras_transformer.inference.token_ids import length_buckets, power_of_two
 from keras_transformer.models import preset_folders
+from keras_transformer.models.vocabularies import TOKENIZERS
 from keras_transformer.types import Data, Mask, Options, Path, Tensor
 from keras_transformer_runtime.arguments import check_ints, check_one_of, check_unicode
 
@@ -120,6 +121,17 @@ class EncoderModel(keras.Model):
     tokenizer: "Tokenizer | None"
     pad_token_id: int
     max_length: int | None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Sets an attribute. A tokenizer does not become a layer of the model."""
+        if name in TOKENIZERS:
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        """Returns the attributes among which Keras looks for layers to save."""
+        return [name for name in super().__dir__() if name not in TOKENIZERS]
 
     def own_tokenizers(self) -> "dict[str, Tokenizer]":
         """Returns the tokenizer by the name of its argument, if there is one."""

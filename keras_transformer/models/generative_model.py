@@ -25,6 +25,7 @@ from keras_transformer.layers.quantized_layers import (
     store_quantized_layers,
 )
 from keras_transformer.models import preset_folders
+from keras_transformer.models.vocabularies import TOKENIZERS
 from keras_transformer.types import Options, Path
 from keras_transformer_runtime.engines.generation_options import SearchOptions
 from keras_transformer_runtime.files import written_whole
@@ -71,6 +72,17 @@ class GenerativeModel(SequenceModel):
         "source_tokenizer.json": "source_tokenizer",
         "target_tokenizer.json": "target_tokenizer",
     }
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Sets an attribute. A tokenizer does not become a layer of the model."""
+        if name in TOKENIZERS:
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        """Returns the attributes among which Keras looks for layers to save."""
+        return [name for name in super().__dir__() if name not in TOKENIZERS]
 
     @functools.cached_property
     def _generator(self) -> Generator:

@@ -52,7 +52,7 @@ def save_preset(model: Any, preset_dir: Any) -> None:
     with new_folder(preset_dir, "preset_dir") as folder:
         folder.mkdir()
         for file, tokenizer in _tokenizers(model).items():
-            tokenizer.save_assets(folder / file)
+            tokenizer.save_files(folder / file)
         for argument in model.own_tokenizers():
             config.pop(argument)
         write_json(folder / CONFIG, {"registered_name": name, "config": config})

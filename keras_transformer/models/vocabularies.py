@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
 
 
+# Attributes of models. Keras tracks layers as parts of a model; these are none.
+TOKENIZERS = ("tokenizer", "source_tokenizer", "target_tokenizer")
+
+
 class VocabularySizes(NamedTuple):
     """Numbers of tokens."""
 

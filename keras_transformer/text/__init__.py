@@ -7,7 +7,8 @@ Marian models, `KerasHubTokenizer` for tokenizers of KerasHub, and
 the one of a language to another tokenizer. The first three are trained by their `train`
 method. `save` writes a tokenizer to one JSON file, which `Tokenizer.load`
 reads; the configuration of a model contains its tokenizers. Tokenizers consist of
-operations of TensorFlow and tensorflow-text, so a SavedModel can contain them.
+operations of TensorFlow and tensorflow-text, so a SavedModel can contain them. They are
+Keras layers, which precede other layers in models of strings with TensorFlow.
 
 `keras_transformer_runtime.text_files` reads the text files of the whole library, and
 `keras_transformer_runtime.text_rows` those with columns.

@@ -67,7 +67,12 @@ class FramedTokenizer(Tokenizer):
         Raises:
             ValueError: see `Tokenizer.tokenize`.
         """
-        rows = super().tokenize(texts, add_end=add_end)
+        return super().tokenize(texts, add_start, add_end)
+
+    def _frame(
+        self, rows: tf.RaggedTensor, add_start: bool, add_end: bool
+    ) -> tf.RaggedTensor:
+        rows = super()._frame(rows, add_start=False, add_end=add_end)
         first = [self.start_token_id] if add_start else []
         last = self.last_token_ids if add_end else []
         has_tokens = rows.row_lengths() > 0
@@ -93,8 +98,8 @@ class FramedTokenizer(Tokenizer):
     def get_config(self) -> Config:
         return {
             "tokenizer": keras.saving.serialize_keras_object(self.tokenizer),
-            "first_token_ids": self.first_token_ids,
-            "last_token_ids": self.last_token_ids,
+            "first_token_ids": [*self.first_token_ids],
+            "last_token_ids": [*self.last_token_ids],
         }
 
     @classmethod

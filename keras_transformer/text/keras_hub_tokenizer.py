@@ -118,7 +118,6 @@ class KerasHubTokenizer(Tokenizer):
         self._base = _base_of(tokenizer)
         settings = _settings_of(tokenizer)
         keep_keras_hub_model(tokenizer)
-        self._tokenizer = tokenizer
         self._ids = tf.function(
             tokenizer.tokenize,
             input_signature=[tf.TensorSpec([None], tf.string)],
@@ -145,6 +144,7 @@ class KerasHubTokenizer(Tokenizer):
             ids.append(len(tokens) if found is None else found)
             tokens += [token] if found is None else []
         super().__init__(tokens, [int(id) for id in ids])
+        self._tokenizer = tokenizer
         merges = [*getattr(tokenizer, "merges", ())]
         # Not those that add a space in front of each part.
         self._splits = bool(merges) and not tokenizer.add_prefix_space

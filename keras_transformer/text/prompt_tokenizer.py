@@ -58,7 +58,12 @@ class PromptTokenizer(Tokenizer):
         Raises:
             ValueError: see `Tokenizer.tokenize`.
         """
-        rows = super().tokenize(texts, add_start=add_start or self.add_start_token)
+        return super().tokenize(texts, add_start, add_end)
+
+    def _frame(
+        self, rows: tf.RaggedTensor, add_start: bool, add_end: bool
+    ) -> tf.RaggedTensor:
+        rows = super()._frame(rows, add_start or self.add_start_token, add_end=False)
         return with_first_token(rows, self.start_token_id)
 
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:

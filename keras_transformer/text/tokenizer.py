@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, NoReturn, Self, TypeAlias
 
 import keras
@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.types import Config, Tensor
-from keras_transformer_runtime.arguments import check_unicode
+from keras_transformer_runtime.arguments import check_ints, check_unicode
 from keras_transformer_runtime.files import (
     read_file,
     read_json,
@@ -32,13 +32,19 @@ Texts: TypeAlias = Sequence[str | bytes] | np.ndarray | tf.Tensor
 Rows: TypeAlias = Sequence[Sequence[int]] | np.ndarray | tf.RaggedTensor | Tensor
 
 
-class Tokenizer(TokenVocabulary, tf.Module):
+class Tokenizer(TokenVocabulary, keras.layers.Layer, tf.Module):
     """Base class of the tokenizers.
 
     A tokenizer converts texts to token ids and token ids to texts, eagerly and inside
     a `tf.function` or a `tf.data` pipeline, with every Keras backend. The vocabulary
     contains the special tokens `<pad>`, `<unk>`, `<s>` (start) and `</s>` (end). They
     have the ids 0 to 3, except in models that were not trained with this library.
+
+    A tokenizer is a Keras layer without weights. `tokenizer(texts)` returns the ids of
+    a batch in one padded tensor. With the TensorFlow backend it also precedes other
+    layers, in `keras.Sequential([tokenizer, model])` and in the functional API; the
+    inputs are then `keras.Input((), dtype="string")`. With JAX and PyTorch, whose
+    tensors contain no strings, map a `tf.data` dataset with the tokenizer.
 
     To write a tokenizer of your own, implement `_encode` and `_decode` with TensorFlow
     operations, and `get_config`. Decorate the class with
@@ -51,8 +57,23 @@ class Tokenizer(TokenVocabulary, tf.Module):
         special_ids: ids of the tokens of padding, unknown text, start and end; `None`
             for those of `special_tokens`.
 
+    Call arguments:
+        texts: a text or a batch of texts: str, list of str, NumPy array or string
+            tensor, `()` or `(batch,)`.
+        add_start: bool, whether each row begins with `start_token_id`.
+        add_end: bool, whether each row ends with `end_token_id`.
+        sequence_length: int, the length of the rows. Longer rows lose their last
+            tokens, but not the start and the end. `None`: the length of the longest
+            row.
+
+    Returns:
+        int32 tensor `(batch, length)`, or `(length,)` for one text, padded with
+        `pad_token_id`: a tensor of the Keras backend; inside a `tf.function` or a
+        `tf.data` pipeline, a tensor of TensorFlow.
+
     Raises:
-        ValueError: if `vocabulary` lacks a special token.
+        ValueError: if `vocabulary` lacks a special token, or a call argument is out of
+            range; in a model, if the Keras backend is not TensorFlow.
 
     Example:
 
@@ -74,11 +95,32 @@ class Tokenizer(TokenVocabulary, tf.Module):
     [[69, 70, 3], [3]]
     >>> tokenizer.detokenize([[69, 70, 3]]).numpy()
     array([b'AB'], dtype=object)
+
+    The tokenizer as a layer:
+
+    >>> keras.ops.convert_to_numpy(tokenizer(["AB", ""], add_end=True)).tolist()
+    [[69, 70, 3], [3, 0, 0]]
+    >>> dataset = tf.data.Dataset.from_tensors((["AB", "C"], [1, 0]))
+    >>> dataset = dataset.map(lambda text, label: (tokenizer(text), label))
+    >>> [ids.tolist() for ids, label in dataset.as_numpy_iterator()]
+    [[[69, 70], [71, 0]]]
     """
+
+    # The property of `tf.Module` could not be set.
+    name: str = ""
 
     # Constructor arguments that a preset stores in separate files, and the extensions
     # of these files. Their values are bytes, which `get_config` encodes in base64.
     assets: ClassVar[dict[str, str]] = {}
+
+    def __init__(
+        self, vocabulary: Iterable[str], special_ids: Sequence[int] | None = None
+    ) -> None:
+        super().__init__(vocabulary, special_ids)
+        self.dtype_policy = keras.DTypePolicy("string")  # of the inputs
+        # Elsewhere it is not a part of what a model compiles.
+        self.supports_jit = keras.backend.backend() != "tensorflow"
+        self.built = True
 
     @abc.abstractmethod
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -101,6 +143,11 @@ class Tokenizer(TokenVocabulary, tf.Module):
     def from_config(cls, config: Config) -> Self:
         """Creates a tokenizer from the configuration that `get_config` returned."""
         return cls(**config)
+
+    @property
+    def input_shape(self) -> tuple[int | None, ...]:
+        """Shape of the inputs, with which `keras.Sequential` builds a model."""
+        return (None,)
 
     def _table_of_ids(self) -> tf.lookup.StaticHashTable:
         """Returns `_ids_of_tokens` as a table. All other tokens have the unknown id."""
@@ -137,7 +184,9 @@ class Tokenizer(TokenVocabulary, tf.Module):
 
     def __reduce__(self) -> tuple[Callable[[Config], Self], tuple[Config]]:
         """Pickles the configuration, as tables of TensorFlow cannot be pickled."""
-        return type(self).from_config, (self.get_config(),)
+        # The lists of a layer refer to the layer; those of JSON do not.
+        config: Config = json.loads(json.dumps(self.get_config()))
+        return type(self).from_config, (config,)
 
     def get_vocabulary(self) -> list[str]:
         """Returns all tokens in the order of their ids."""
@@ -192,23 +241,129 @@ class Tokenizer(TokenVocabulary, tf.Module):
             ValueError: if `texts` does not have shape `(batch,)`, or a text has a lone
                 surrogate.
         """
-        try:
-            texts = tf.convert_to_tensor(texts, tf.string)
-        except ValueError:
-            for number, text in enumerate(texts):
-                if isinstance(text, str):
-                    check_unicode(text, "texts", f"row {number}")
-            raise
+        texts = _to_strings(texts)
         if texts.shape.rank != 1:
             raise ValueError(
                 "`texts` must be a batch of strings, of shape (batch,); received "
                 f"`texts` of shape {texts.shape}. Wrap a single text in a list."
             )
-        rows = self._encode(texts)
+        return self._frame(self._encode(texts), add_start, add_end)
+
+    def _frame(
+        self, rows: tf.RaggedTensor, add_start: bool, add_end: bool
+    ) -> tf.RaggedTensor:
+        """Adds the tokens around each text."""
         column = tf.ones([rows.nrows(), 1], tf.int32)
         start = [column * self.start_token_id] if add_start else []
         end = [column * self.end_token_id] if add_end else []
         return tf.concat([*start, rows, *end], axis=1) if start or end else rows
+
+    def __call__(
+        self,
+        texts: "str | bytes | Texts | keras.KerasTensor",
+        *,
+        add_start: bool = False,
+        add_end: bool = False,
+        sequence_length: int | None = None,
+        training: bool | None = None,  # which Keras passes to every layer
+    ) -> Tensor:
+        options: Config = {
+            "add_start": add_start,
+            "add_end": add_end,
+            "sequence_length": sequence_length,
+        }
+        if isinstance(texts, keras.KerasTensor):
+            return self._symbolic_ids(texts, options)
+        ids = self.call(texts, **options)
+        if keras.backend.backend() == "tensorflow" or not tf.executing_eagerly():
+            return ids
+        return keras.ops.convert_to_tensor(ids.numpy())
+
+    def call(
+        self,
+        texts: str | bytes | Texts,
+        *,
+        add_start: bool = False,
+        add_end: bool = False,
+        sequence_length: int | None = None,
+    ) -> tf.Tensor:
+        """Converts texts to padded token ids, a tensor of TensorFlow.
+
+        Args:
+            texts: see the arguments of a call.
+            add_start: bool, whether each row begins with `start_token_id`.
+            add_end: bool, whether each row ends with `end_token_id`.
+            sequence_length: int, the length of the rows, or `None`.
+
+        Returns:
+            int32 tensor `(batch, length)`, or `(length,)` for one text.
+        """
+        texts = _to_strings(texts)
+        if texts.shape.rank not in (0, 1):
+            raise ValueError(
+                "`texts` must be a text or a batch of strings, of shape (batch,); "
+                f"received `texts` of shape {texts.shape}."
+            )
+        rows = self._encode(tf.reshape(texts, [-1]))
+        if sequence_length is not None:
+            rows = rows[:, : self._room(sequence_length, add_start, add_end)]
+        rows = self._frame(rows, add_start, add_end)
+        ids = rows.to_tensor(self.pad_token_id, shape=[None, sequence_length])
+        return ids if texts.shape.rank else ids[0]
+
+    def _room(self, sequence_length: int, add_start: bool, add_end: bool) -> int:
+        """Returns how many tokens of a text a row has, apart from those around it."""
+        with tf.init_scope():
+            rows = tf.RaggedTensor.from_row_lengths([self.unknown_token_id], [1])
+            rows = self._frame(rows, add_start, add_end)
+            around: int = rows.row_lengths().numpy().item() - 1
+        remedy = f"The tokens around a text are {around}."
+        check_ints(around + 1, remedy=remedy, sequence_length=sequence_length)
+        return sequence_length - around
+
+    def _symbolic_ids(self, texts: keras.KerasTensor, options: Config) -> Tensor:
+        """Adds the tokenizer to the layers of a model."""
+        if keras.backend.backend() != "tensorflow":
+            raise ValueError(
+                "`tokenizer` must not be a layer of a model with the "
+                f"{keras.backend.backend()!r} backend, whose tensors contain no "
+                f"strings; received a {type(self).__name__}. Map the dataset with the "
+                "tokenizer: "
+                "`dataset.map(lambda text, label: (tokenizer(text), label))`."
+            )
+        if texts.dtype != "string" or len(texts.shape) != 1:
+            raise ValueError(
+                "`texts` must be strings of shape (batch,); received a tensor of dtype "
+                f"{texts.dtype!r} and shape {tuple(texts.shape)}. Use "
+                '`keras.Input((), dtype="string")`.'
+            )
+        if not self.in_graph:
+            # TensorFlow traces it when a SavedModel is written.
+            self._saved_model = tf.function(
+                self._refuse_saved_model, input_signature=[], autograph=False
+            )
+        ids: Tensor = super().__call__(texts, **options)
+        return ids
+
+    def compute_output_spec(
+        self,
+        texts: keras.KerasTensor,
+        *,
+        add_start: bool = False,
+        add_end: bool = False,
+        sequence_length: int | None = None,
+    ) -> keras.KerasTensor:
+        """Returns shape and dtype of the ids, whose length is known if it is given."""
+        if sequence_length is not None:
+            self._room(sequence_length, add_start, add_end)
+        return keras.KerasTensor((texts.shape[0], sequence_length), "int32")
+
+    def _refuse_saved_model(self) -> NoReturn:
+        raise ValueError(
+            "A SavedModel must contain tokenizers that TensorFlow computes; received a "
+            f"{type(self).__name__} that runs on the host (`in_graph` is `False`). "
+            "Export the model without it, and tokenize the texts in Python."
+        )
 
     def find_blank(self, texts: tf.Tensor) -> tf.Tensor:
         """Returns which texts are white space and invisible characters alone.
@@ -308,7 +463,7 @@ class Tokenizer(TokenVocabulary, tf.Module):
         with written_whole(path) as file:
             file.write(json.dumps(content, ensure_ascii=False).encode())
 
-    def save_assets(self, path: str | os.PathLike[str]) -> None:
+    def save_files(self, path: str | os.PathLike[str]) -> None:
         """Saves the tokenizer to files that other programs can read, for a preset.
 
         Args:
@@ -325,7 +480,7 @@ class Tokenizer(TokenVocabulary, tf.Module):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Loads a tokenizer from the files of `save` or `save_assets`.
+        """Loads a tokenizer from the files of `save` or `save_files`.
 
         Args:
             path: path of the JSON file.
@@ -359,6 +514,20 @@ class Tokenizer(TokenVocabulary, tf.Module):
                 f"{type(tokenizer).__name__}. `Tokenizer.load` loads every class."
             )
         return tokenizer
+
+
+def _to_strings(texts: str | bytes | Texts) -> tf.Tensor:
+    """Converts texts to a string tensor."""
+    try:
+        return tf.convert_to_tensor(texts, tf.string)
+    except (TypeError, ValueError) as error:
+        rows = [texts] if isinstance(texts, str) else texts
+        for number, text in enumerate(rows if isinstance(rows, Sequence) else ()):
+            if isinstance(text, str):
+                check_unicode(text, "texts", f"row {number}")
+        raise ValueError(
+            f"`texts` must be strings; received `texts={reprlib.repr(texts)}`."
+        ) from error
 
 
 def check_tokenizer(name: str, tokenizer: object) -> None:

@@ -224,7 +224,7 @@ def describe_weights(path: pathlib.Path) -> Facts:
 
 
 def describe_tokenizer(path: pathlib.Path) -> Facts:
-    """Describes a file of `Tokenizer.save` or `save_assets`."""
+    """Describes a file of `Tokenizer.save` or `save_files`."""
     from keras_transformer.text import Tokenizer
 
     tokenizer = Tokenizer.load(path)

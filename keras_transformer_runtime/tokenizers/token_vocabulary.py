@@ -32,11 +32,14 @@ class TokenVocabulary:
     that sets the target language of a multilingual model, such as `>>deu<<`; `None`
     without such tokens. It begins with `^`."""
 
+    _vocabulary: tuple[str, ...]
+
     def __init__(
         self, vocabulary: Iterable[str], special_ids: Sequence[int] | None = None
     ) -> None:
         super().__init__()
-        self._vocabulary = tuple(vocabulary)
+        # Not by an assignment: a layer of Keras would look at each token.
+        vars(self)["_vocabulary"] = tuple(vocabulary)
         if special_ids is not None:
             self.special_tokens = tuple(self._vocabulary[id] for id in special_ids)
         special = self.special_tokens

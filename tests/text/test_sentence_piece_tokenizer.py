@@ -215,7 +215,7 @@ def test_a_bad_proto():
 def test_a_damaged_file(tmp_path):
     lines = ["the cat sat on the mat", "the dog sat on the log"]
     path = tmp_path / "tokenizer.json"
-    SentencePieceTokenizer.train(lines=lines, vocabulary_size=31).save_assets(path)
+    SentencePieceTokenizer.train(lines=lines, vocabulary_size=31).save_files(path)
     proto = (tmp_path / "tokenizer.model").read_bytes()
     for content in (b"", proto[: len(proto) // 2], proto[::-1], bytes(100)):
         (tmp_path / "tokenizer.model").write_bytes(content)
