@@ -307,8 +307,8 @@ def _hugging_face_tokenizer(
 
     Special tokens that it lacks are those of this library, after its vocabulary.
     """
-    content = read_file(file).decode("utf-8")
     with file_named(file, "a tokenizer of Hugging Face"):
+        content = read_file(file).decode("utf-8")
         size = read_vocabulary(json.loads(content), [None] * 4).own_size
         own = {name: id for name, id in ids.items() if id is not None and id < size}
         tokenizer = HuggingFaceTokenizer(content, **own)

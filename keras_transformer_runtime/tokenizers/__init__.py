@@ -70,7 +70,7 @@ def read_tokenizer(
         arguments["proto"] = _read_proto(arguments["proto"], folder)
     if str(arguments.get("tokenizer")).endswith(".json"):
         file = _file_of(folder, "tokenizer", arguments["tokenizer"])
-        arguments["tokenizer"] = file.read_text("utf-8")
+        arguments["tokenizer"] = read_file(file).decode("utf-8")
     try:
         return _class_named(name)(**arguments)
     except TypeError as error:  # a missing argument, or one that the class lacks

@@ -214,6 +214,11 @@ def test_strings_with_a_tokenizer_of_hugging_face(gpt2, generator, folder, tmp_p
     check_other_vocabulary(folder, tmp_path)
     content = json.loads((folder / "keras_transformer.json").read_text())
     assert content["tokenizers"]["source"]["config"]["tokenizer"] == "tokenizer.json"
+    damaged = shutil.copytree(folder, tmp_path / "damaged")
+    for text in ("{}", "[", "é"):
+        (damaged / "tokenizer.json").write_text(text, "latin-1")
+        with pytest.raises(ValueError, match="json must be a tokenizer of Hugging"):
+            load_ctranslate2(damaged)
 
 
 @pytest.mark.slow
