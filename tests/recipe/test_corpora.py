@@ -86,9 +86,13 @@ def test_a_run_that_was_stopped_within_an_epoch_is_resumed(options, tmp_path):
         fit(run._replace(evaluator=Stopping(run.evaluator)), Display(0))
     resumed = train(recipes[1])
     for ours, expected in zip(
-        resumed.model.get_weights(), straight.model.get_weights(), strict=True
+        resumed.model.weights, straight.model.weights, strict=True
     ):
-        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-6)
+        # Softmax cancels the bias of keys. Its gradient is a rounding error, which Adam
+        # scales to the size of the learning rate.
+        if not ours.path.endswith("key/bias"):
+            ours, expected = map(keras.ops.convert_to_numpy, (ours, expected))
+            np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-6)
     losses = []
     for name in "ab":
         with (tmp_path / name / "history.csv").open() as file:
