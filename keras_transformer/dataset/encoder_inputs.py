@@ -10,6 +10,8 @@ from keras_transformer.text.tokenizer import Tokenizer
 
 # A byte-level vocabulary has the space in front of a word in the word's first piece.
 _SPACE = "Ġ"
+# The characters at which Python splits a text into words.
+_WHITE_SPACE = r"[\s\x0b\x1c-\x1f\x{85}\p{Z}]"
 
 
 class EncodedTexts(NamedTuple):
@@ -83,6 +85,18 @@ def encode_texts(
         columns += [part, end]
         segments += [tf.ones_like(part) * segment, tf.fill([rows, size], segment)]
     return EncodedTexts(tf.concat(columns, 1), tf.concat(segments, 1), is_cut)
+
+
+def white_space_words(texts: tf.Tensor) -> tf.RaggedTensor:
+    """Splits texts at white space, as `str.split` does.
+
+    Args:
+        texts: string tensor `(batch,)`.
+
+    Returns:
+        Ragged string tensor `(batch, words)`.
+    """
+    return tf.strings.split(tf.strings.regex_replace(texts, _WHITE_SPACE, " "))
 
 
 def encode_words(

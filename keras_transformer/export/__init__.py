@@ -3,12 +3,14 @@
 - `export_saved_model`: a SavedModel of TensorFlow, strings in and strings out
 - `export_ctranslate2`: a model of CTranslate2 and its tokenizers
 - `export_onnx`: an encoder and a decoder step for ONNX Runtime
+- `export_encoder_saved_model`, `export_encoder_onnx`: a classifier or an encoder
 - `export_model`: any of them, by the name of the format
 - `describe_model`, `describe_signatures`, `warmup_requests`: information on models and
   SavedModels
 
 A SavedModel can be written from any `GenerativeModel`; CTranslate2 and ONNX support
-`Seq2Seq` and `CausalLM`. Each function is imported at its first use,
+`Seq2Seq` and `CausalLM`. `TextClassifier`, `TokenClassifier` and `TextEncoder` have
+functions of their own. Each function is imported at its first use,
 together with the packages that it requires.
 """
 
@@ -29,6 +31,8 @@ from keras_transformer_runtime.packages import require_extra
 
 if TYPE_CHECKING:
     from keras_transformer.export.ctranslate2 import export_ctranslate2
+    from keras_transformer.export.encoder_onnx import export_encoder_onnx
+    from keras_transformer.export.encoder_saved_model import export_encoder_saved_model
     from keras_transformer.export.onnx import export_onnx
     from keras_transformer.export.saved_model.model_card import (
         describe_model,
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from keras_transformer.export.saved_model.warmup import warmup_requests
     from keras_transformer.export.saved_model.writer import export_saved_model
     from keras_transformer.models import GenerativeModel
+    from keras_transformer.models.encoder_model import EncoderModel
 
 FORMATS = ("saved_model", "ctranslate2", "onnx")
 # Keras's names of formats.
@@ -48,6 +53,8 @@ _MODULES = {
     "export_saved_model": "saved_model.writer",
     "export_ctranslate2": "ctranslate2",
     "export_onnx": "onnx",
+    "export_encoder_saved_model": "encoder_saved_model",
+    "export_encoder_onnx": "encoder_onnx",
     "describe_model": "saved_model.model_card",
     "describe_signatures": "saved_model.model_card",
     "warmup_requests": "saved_model.warmup",
@@ -60,6 +67,8 @@ __all__ = [
     "describe_model",
     "describe_signatures",
     "export_ctranslate2",
+    "export_encoder_onnx",
+    "export_encoder_saved_model",
     "export_model",
     "export_onnx",
     "export_saved_model",
@@ -71,6 +80,7 @@ __all__ = [
 _EXTRAS = {
     "export_ctranslate2": "ctranslate2",
     "export_onnx": "onnx",
+    "export_encoder_onnx": "onnx",
 }
 
 
@@ -83,7 +93,7 @@ def __getattr__(name: str) -> object:
 
 
 def export_model(
-    model: "GenerativeModel",
+    model: "GenerativeModel | EncoderModel",
     filepath: str | os.PathLike,
     search: Search | None = None,
     format: str = "saved_model",
@@ -140,7 +150,12 @@ def export_model(
             "forward pass alone, call `keras.Model.export(model, filepath, "
             "input_signature=...)`."
         )
-    write = getattr(sys.modules[__name__], f"export_{format}")
+    write = getattr(sys.modules[__name__], f"export_{_kind(model)}{format}", None)
+    if write is None:
+        raise ValueError(
+            f"`format` must be 'saved_model' or 'onnx' for a {type(model).__name__}; "
+            f"received `format={format!r}`."
+        )
     parameters = inspect.signature(write).parameters
     known = {*parameters}
     if "options" in parameters:
@@ -169,6 +184,13 @@ def export_model(
     write(model, filepath, *searches, **others)
     if verbose:
         print(f"Saved the model at {str(filepath)!r} in the format {format!r}.")
+
+
+def _kind(model: object) -> str:
+    """Returns the part of the names of functions that write a model."""
+    from keras_transformer.models.encoder_model import EncoderModel
+
+    return "encoder_" if isinstance(model, EncoderModel) else ""
 
 
 def _check_format(format: str) -> str:

@@ -23,6 +23,7 @@ from keras_transformer.export.tensorflow_process import run_python
 from keras_transformer.inference.batch_search import search_batch
 from keras_transformer.inference.request import Request, check_probabilities
 from keras_transformer.models import GenerativeModel
+from keras_transformer.text import Tokenizer
 from keras_transformer.types import Tensor
 
 # Maximum differences of log-probabilities per token; the second, of rounded weights.
@@ -46,8 +47,8 @@ signature = tf.saved_model.load(folder).signatures[name]
 arrays = {key: np.load(x) if isinstance(x, str) else x for key, x in inputs.items()}
 outputs = signature(**{key: tf.constant(x) for key, x in arrays.items()})
 assert "keras_transformer" not in sys.modules
-best = {key: value.numpy()[:, 0].tolist() for key, value in outputs.items()}
-print(json.dumps(best, default=bytes.decode))
+found = {key: value.numpy().tolist() for key, value in outputs.items()}
+print(json.dumps(found, default=bytes.decode))
 """
 
 
@@ -66,13 +67,17 @@ def sample_texts(model: GenerativeModel) -> list[str]:
 
     There are up to nine, of at most `max_source_length` tokens.
     """
-    tokenizer = tokenizers_of(model).source
-    length = max(1, min(6, (model.max_source_length or 12) // 2))
+    return texts_of_vocabulary(tokenizers_of(model).source, model.max_source_length)
+
+
+def texts_of_vocabulary(tokenizer: Tokenizer, limit: int | None) -> list[str]:
+    """Creates texts of at most `limit` tokens with their end; see `sample_texts`."""
+    length = max(1, min(6, (limit or 12) // 2))
     ids = np.linspace(4, tokenizer.vocabulary_size - 1, 8 * 6).astype("int32")
     texts = tokenizer.detokenize(ids.reshape(8, 6)[:, :length])
     # A byte of a character becomes a character of three bytes.
     rows = tokenizer.tokenize(texts, add_end=True).to_list()
-    fits = [len(row) <= (model.max_source_length or len(row)) for row in rows]
+    fits = [len(row) <= (limit or len(row)) for row in rows]
     pairs = zip(texts.numpy().tolist(), fits, strict=True)
     return [text.decode("utf-8") for text, short in pairs if short] + [""]
 
@@ -172,7 +177,7 @@ def compare_texts(
     if np.ndim(expected_scores) == 2:
         expected_texts = [best for best, *_ in expected_texts]
         expected_scores = expected_scores[:, 0]
-    served = called.result()
+    served = _best(called.result())
     names = [repr(text) for text in texts]
     _compare(names, served["text"], expected_texts, served["score"], expected_scores)
 
@@ -181,18 +186,26 @@ def compare_texts(
 def _called_signature(
     folder: pathlib.Path, name: str, inputs: Mapping[str, object]
 ) -> Iterator["Future[dict[str, list[Any]]]"]:
-    """Yields the best hypotheses of a SavedModel that a child process loads.
-
-    The process computes them while the block runs.
-    """
-
-    def call() -> dict[str, list[Any]]:
-        output = run_python(_CALL_SIGNATURE, [str(folder), name, inputs])
-        found: dict[str, list[Any]] = json.loads(output.splitlines()[-1])
-        return found
-
+    """Yields the outputs of `call_signature`, computed while the block runs."""
     with ThreadPoolExecutor(1) as executor:
-        yield executor.submit(call)
+        yield executor.submit(call_signature, folder, name, inputs)
+
+
+def call_signature(
+    folder: pathlib.Path, name: str, inputs: Mapping[str, object]
+) -> dict[str, list[Any]]:
+    """Returns the outputs of a SavedModel that a child process loads.
+
+    An input is a list, or the path of a file of an array.
+    """
+    output = run_python(_CALL_SIGNATURE, [str(folder), name, inputs])
+    found: dict[str, list[Any]] = json.loads(output.splitlines()[-1])
+    return found
+
+
+def _best(outputs: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """Returns the outputs of the best hypothesis of each source."""
+    return {name: [row[0] for row in rows] for name, rows in outputs.items()}
 
 
 def sample_arrays(model: GenerativeModel) -> np.ndarray:
@@ -246,7 +259,7 @@ def compare_tokens(
         inputs = {"token_ids": rows.tolist(), "seed": seeds}
     with _called_signature(folder, "tokens", inputs) as called:
         expected = _own_result(model, request, sources)
-    served = called.result()
+    served = _best(called.result())
     found = zip(served["token_ids"], served["length"], strict=True)
     found_ids = [row[:length] for row, length in found]
     names = [f"source {number} of the check" for number in range(len(sources))]

@@ -1,6 +1,5 @@
 """Writes the graphs of a model for ONNX Runtime."""
 
-import functools
 import itertools
 import json
 import os
@@ -29,13 +28,17 @@ from keras_transformer.export.model_support import (
     tokenizers_of,
     tokenizers_to_write,
 )
-from keras_transformer.export.onnx_graphs import Graph, graphs_of
+from keras_transformer.export.onnx_graphs import Graph, graphs_of, known_activations
 from keras_transformer.export.tensorflow_process import write_with_tensorflow
 from keras_transformer.models import CausalLM, GenerativeModel
-from keras_transformer.text import MarianTokenizer, SentencePieceTokenizer
+from keras_transformer.text import (
+    MarianTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+)
 from keras_transformer.training.lora import without_lora
 from keras_transformer.types import Config
-from keras_transformer_runtime.files import new_folder
+from keras_transformer_runtime.files import new_folder, write_json
 
 OPSET_VERSION = 18
 CHECKED_LENGTHS = (37, 67)  # of sources, besides those of the texts
@@ -118,8 +121,7 @@ def export_onnx(
             vocabulary.
 
     Raises:
-        ValueError: if the model is not a Transformer in float32 with tokenizers, or
-            has the exact GELU.
+        ValueError: if the model is not a Transformer in float32 with tokenizers.
         FileExistsError: if `filepath` exists and is not an empty folder.
         RuntimeError: if ONNX Runtime does not compute the outputs of the model.
 
@@ -133,7 +135,7 @@ def export_onnx(
     """
     model = without_lora(model)
     transformer = check_transformer(model, "onnx")
-    _check_architecture(transformer)
+    check_float32(model)
     tokenizers_of(model)
     check_weights(model)
     texts = check_texts or sample_texts(model)
@@ -142,33 +144,35 @@ def export_onnx(
         _check(transformer, folder, search, texts)
 
 
-def _check_architecture(model: Transformer) -> None:
-    """Raises `ValueError` if the graphs do not support a part of the model."""
-    require = functools.partial(require_supported, "onnx")
+def check_float32(model: keras.Model) -> None:
+    """Raises `ValueError` if a model is not in float32."""
     dtype = model.dtype_policy.name
-    require(dtype == "float32", "dtype", dtype, "'float32'")
-    activation = model.decoder.blocks[0].feed_forward.activation
-    expected = "a function other than the exact GELU, such as 'gelu_new',"
-    require(activation is not keras.activations.gelu, "activation", "gelu", expected)
+    require_supported("onnx", dtype == "float32", "dtype", dtype, "'float32'")
 
 
 def _write(model: Transformer, folder: pathlib.Path) -> None:
     folder.mkdir()
-    for name, graph in graphs_of(model).items():
-        _write_graph(graph, folder / f"{name}.onnx")
+    with known_activations(model):
+        for name, graph in graphs_of(model).items():
+            write_graph(graph, folder / f"{name}.onnx")
     for side, tokenizer in tokenizers_to_write(model).items():
-        if isinstance(tokenizer, SentencePieceTokenizer | MarianTokenizer):
-            (folder / f"{side}.model").write_bytes(tokenizer.proto)
-            if isinstance(tokenizer, MarianTokenizer):
-                names = json.dumps(tokenizer.get_vocabulary(), ensure_ascii=False)
-                (folder / f"{side}_vocabulary.json").write_text(names, "utf-8")
-        else:
-            tokenizer.save(folder / f"{side}.json")
-    config = json.dumps(_config(model), indent=1)
-    (folder / "config.json").write_text(config + "\n", "utf-8")
+        write_tokenizer(tokenizer, folder, side)
+    write_json(folder / "config.json", _config(model))
 
 
-def _write_graph(graph: Graph, file: pathlib.Path) -> None:
+def write_tokenizer(tokenizer: Tokenizer, folder: pathlib.Path, name: str) -> None:
+    """Writes the files of a tokenizer; see `export_onnx`."""
+    if not isinstance(tokenizer, SentencePieceTokenizer | MarianTokenizer):
+        tokenizer.save(folder / f"{name}.json")
+        return
+    (folder / f"{name}.model").write_bytes(tokenizer.proto)
+    if isinstance(tokenizer, MarianTokenizer):
+        tokens = json.dumps(tokenizer.get_vocabulary(), ensure_ascii=False)
+        (folder / f"{name}_vocabulary.json").write_text(tokens, "utf-8")
+
+
+def write_graph(graph: Graph, file: pathlib.Path) -> None:
+    """Writes a graph to a file of ONNX."""
     signature = {
         name: keras.InputSpec(spec.dtype, spec.shape, name=name)
         for name, spec in graph.inputs.items()
@@ -232,16 +236,16 @@ class _Decoding:
         self.state: Arrays = {}
         if (folder / "decoder.onnx").exists():
             self.graph = onnxruntime.InferenceSession(folder / "decoder.onnx")
-            reversed_rows = _pad_rows([row[::-1] for row in rows], pad)
+            reversed_rows = pad_rows([row[::-1] for row in rows], pad)
             self.tokens = reversed_rows[:, ::-1].copy()  # padded at the start
-            mask = _pad_rows([[1] * len(row) for row in rows], 0)[:, ::-1]
+            mask = pad_rows([[1] * len(row) for row in rows], 0)[:, ::-1]
             self.state["attention_mask"] = mask.astype(bool)
         else:
             self.graph = onnxruntime.InferenceSession(folder / "decoder_step.onnx")
             self.tokens = np.full((batch, 1), config["start_token_id"], "int32")
-            self.state["encoder_token_ids"] = _pad_rows(rows, pad)
+            self.state["encoder_token_ids"] = pad_rows(rows, pad)
             encoder = onnxruntime.InferenceSession(folder / "encoder.onnx")
-            self.state |= _run(encoder, self.state)
+            self.state |= run_graph(encoder, self.state)
         shapes = {argument.name: argument.shape for argument in self.graph.get_inputs()}
         for name, shape in shapes.items():
             if name.startswith("past_"):  # of length 0, the size that is not fixed
@@ -250,7 +254,7 @@ class _Decoding:
 
     def step(self, tokens: np.ndarray) -> np.ndarray:
         """Returns the logits after the newest tokens `(batch, length)`."""
-        outputs = _run(self.graph, {"token_ids": tokens, **self.state})
+        outputs = run_graph(self.graph, {"token_ids": tokens, **self.state})
         logits = outputs.pop("logits")
         self.state |= {f"past_{name}": value for name, value in outputs.items()}
         if "attention_mask" in self.state:
@@ -267,7 +271,7 @@ def _score(folder: pathlib.Path, rows: Rows, targets: Rows) -> np.ndarray:
     pad = config["pad_token_id"]
     decoding = _Decoding(folder, config, rows)
     tokens, total = decoding.tokens, np.zeros(len(rows), "float32")
-    for column in _pad_rows(targets, pad).T:
+    for column in pad_rows(targets, pad).T:
         logits = decoding.step(tokens).astype("float64")
         scores = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
         chosen = np.take_along_axis(scores, column[:, None], axis=1)[:, 0]
@@ -276,13 +280,15 @@ def _score(folder: pathlib.Path, rows: Rows, targets: Rows) -> np.ndarray:
     return total
 
 
-def _pad_rows(rows: Rows, pad_token_id: int) -> np.ndarray:
+def pad_rows(rows: Rows, pad_token_id: int) -> np.ndarray:
+    """Returns rows of token ids as an int32 array `(rows, length)`."""
     padded = np.full((len(rows), max(map(len, rows))), pad_token_id, "int32")
     for row, tokens in zip(padded, rows, strict=True):
         row[: len(tokens)] = tokens
     return padded
 
 
-def _run(session: onnxruntime.InferenceSession, inputs: Arrays) -> Arrays:
+def run_graph(session: onnxruntime.InferenceSession, inputs: Arrays) -> Arrays:
+    """Returns the outputs of a graph by name."""
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, inputs), strict=True))

@@ -1,13 +1,20 @@
 """The graphs of a model for ONNX Runtime, as models of Keras."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, final
 
 import keras
 from keras import ops
 
+from keras_transformer.backend.keras_internals import flatten_layers
 from keras_transformer.export.model_support import Transformer
-from keras_transformer.layers import KeyValues, MultiHeadAttention, padding_mask
+from keras_transformer.layers import (
+    FeedForward,
+    KeyValues,
+    MultiHeadAttention,
+    padding_mask,
+)
 from keras_transformer.models import CausalLM, Seq2Seq
 from keras_transformer.types import Size, Tensor
 
@@ -21,6 +28,31 @@ class Graph(NamedTuple):
 
     model: keras.Model
     inputs: Specs
+
+
+@contextlib.contextmanager
+def known_activations(model: keras.Model) -> Iterator[None]:
+    """Computes the exact GELU of a model by functions that tf2onnx knows.
+
+    TensorFlow computes it by the complementary error function, which ONNX lacks.
+    """
+    layers = [
+        layer
+        for layer in flatten_layers(model)
+        if isinstance(layer, FeedForward) and layer.activation is keras.activations.gelu
+    ]
+    for layer in layers:
+        layer.activation = gelu_by_erf
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.activation = keras.activations.gelu
+
+
+def gelu_by_erf(x: Tensor) -> Tensor:
+    """Computes the exact GELU by the error function."""
+    return 0.5 * x * (1.0 + ops.erf(x * 0.5**0.5))
 
 
 def graphs_of(model: Transformer) -> dict[str, Graph]:

@@ -2,7 +2,7 @@
 
 import functools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
 import keras
@@ -11,14 +11,17 @@ from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
 from keras_transformer.backend.jax_state import kept_variables, with_callbacks
+from keras_transformer.backend.processes import is_first_process
 from keras_transformer.layers.argument_errors import explains_arguments
 from keras_transformer.layers.transformer_layer import (
     MODEL_OBJECTS,
     deserialize_objects,
 )
-from keras_transformer.models.encoder_model import EncoderModel
+from keras_transformer.models.encoder_model import EncoderModel, Row
 from keras_transformer.models.text_encoder import TextEncoder
-from keras_transformer.types import Config, Data, Tensor, TokenIds
+from keras_transformer.training.checkpoints.checkpoints import within_fit
+from keras_transformer.training.training_progress import shown_progress
+from keras_transformer.types import Config, Data, Tensor
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
@@ -194,7 +197,12 @@ class Classifier(EncoderModel):
             x = self._batches(x, y, sample_weight, size, shuffle)
             y = sample_weight = batch_size = None
             shuffle, validation_split = False, 0.0
-        with kept_variables() as own:
+        shown = verbose if is_first_process() else 0
+        with (
+            kept_variables() as own,
+            within_fit(callbacks),
+            shown_progress(callbacks, shown) as verbose,
+        ):
             return super().fit(
                 x,
                 y,
@@ -266,12 +274,39 @@ class Classifier(EncoderModel):
 
     @functools.cached_property
     def _compiled_probabilities(self) -> Callable[..., Tensor]:
-        """The compiled function of inputs to probabilities, in float32."""
+        return compile_function(self.probabilities, self)
 
-        def probabilities(inputs: Mapping[str, TokenIds]) -> Tensor:
-            return self._to_probabilities(self(inputs, training=False))
+    def probabilities(self, inputs: Data) -> Tensor:
+        """Returns the probabilities of the classes.
 
-        return compile_function(probabilities, self)
+        Args:
+            inputs: the inputs of the model.
+
+        Returns:
+            float32 tensor of the shape of the outputs of the model.
+        """
+        return self._to_probabilities(self(inputs, training=False))
+
+    def probabilities_of_rows(
+        self, rows: Sequence[Row], batch_size: int = 64
+    ) -> list[np.ndarray]:
+        """Returns the probabilities of the classes of rows of any lengths.
+
+        Args:
+            rows: list of the inputs of each text by name, lists of int.
+            batch_size: int, number of rows that are computed together.
+
+        Returns:
+            List of a float32 array for each row, `(classes,)` or `(words, classes)`
+            with the padding of its batch.
+        """
+        function, paddings = self._compiled_probabilities, self.paddings
+        return self._apply_to_rows(function, rows, paddings, batch_size)
+
+    @property
+    def paddings(self) -> dict[str, int]:
+        """The padding of each input."""
+        return self.encoder.paddings
 
     def _to_probabilities(self, logits: Tensor) -> Tensor:
         """Converts logits to float32 probabilities of the classes."""

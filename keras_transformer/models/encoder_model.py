@@ -89,16 +89,6 @@ def _kind(row: object) -> str:
     return "pair" if len(row) == 2 and all(isinstance(x, str) for x in row) else ""
 
 
-def warn_of_cut_texts(is_cut: np.ndarray, limit: int, kind: str = "texts") -> None:
-    """Warns of texts that are longer than the model takes."""
-    if np.any(is_cut):
-        warnings.warn(
-            f"{np.sum(is_cut)} of {len(is_cut)} {kind} have more than {limit} tokens. "
-            "Their ends are left out.",
-            stacklevel=4,
-        )
-
-
 def warn_of_cut_data(limit: int | None, kind: str = "texts") -> None:
     """Warns that training data have texts that are longer than the model takes."""
     warnings.warn(
@@ -136,6 +126,27 @@ class EncoderModel(keras.Model):
     def own_tokenizers(self) -> "dict[str, Tokenizer]":
         """Returns the tokenizer by the name of its argument, if there is one."""
         return {} if self.tokenizer is None else {"tokenizer": self.tokenizer}
+
+    @written_by_first_process
+    def export(
+        self, filepath: Path, format: str = "saved_model", **options: object
+    ) -> None:
+        """Writes a folder with which other software computes, without this library.
+
+        Args:
+            filepath: folder to write; it must be new or empty. TensorFlow Serving
+                requires `<name>/<version>`.
+            format: `"saved_model"`, for TensorFlow, or `"onnx"`, for ONNX Runtime.
+            **options: further arguments of the function that writes the format:
+                `export_encoder_saved_model` or `export_encoder_onnx` of
+                `keras_transformer.export`.
+
+        Raises:
+            ValueError: if there is no such `format` or it has no such option.
+        """
+        from keras_transformer.export import export_model
+
+        export_model(self, filepath, format=format, **options)
 
     @written_by_first_process
     def save_to_preset(self, preset_dir: Path) -> None:
@@ -179,7 +190,7 @@ class EncoderModel(keras.Model):
             )
         return self.tokenizer
 
-    def _row_lengths(self) -> list[int]:
+    def row_lengths(self) -> list[int]:
         """Returns the lengths to which batches of rows are padded."""
         lengths = length_buckets(self.max_length or LONGEST_BUCKET)
         return [min(length, self.max_length or length) for length in lengths]

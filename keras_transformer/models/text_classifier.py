@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -18,26 +18,10 @@ from keras_transformer.models.encoder_model import (
 from keras_transformer.models.text_encoder import TextEncoder
 from keras_transformer.types import Config, Data, Shape, Tensor, TokenIds
 from keras_transformer_runtime.arguments import check_numbers
+from keras_transformer_runtime.labels.predictions import THRESHOLD, Classification
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
-
-THRESHOLD = 0.5  # probability from which on a text has one of several labels
-
-
-class Classification(NamedTuple):
-    """The class of a text.
-
-    Attributes:
-        label: str, the most probable class; of a model with `multi_label`, the list of
-            all classes with a probability of at least the threshold.
-        score: float, its probability; with `multi_label`, the list of theirs.
-        probabilities: dictionary of the probability of each class.
-    """
-
-    label: str | list[str]
-    score: float | list[float]
-    probabilities: dict[str, float]
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -153,19 +137,9 @@ class TextClassifier(Classifier):
         """
         check_numbers(0, 1, threshold=threshold)
         rows = self.encoder.rows_of_texts(texts, "texts")
-        paddings = self.encoder.paddings
-        found = self._apply_to_rows(
-            self._compiled_probabilities, rows, paddings, batch_size
-        )
-        return [self._classification(row, threshold) for row in found]
-
-    def _classification(self, row: np.ndarray, threshold: float) -> Classification:
-        values = dict(zip(self.class_names, row.tolist(), strict=True))
-        if self.multi_label:
-            chosen = {name: x for name, x in values.items() if x >= threshold}
-            return Classification([*chosen], [*chosen.values()], values)
-        best = max(values, key=values.__getitem__)
-        return Classification(best, values[best], values)
+        found = self.probabilities_of_rows(rows, batch_size)
+        names, several = self.class_names, self.multi_label
+        return [Classification.of(row, names, several, threshold) for row in found]
 
     def _to_probabilities(self, logits: Tensor) -> Tensor:
         if self.multi_label:
@@ -229,7 +203,7 @@ class TextClassifier(Classifier):
             encode,
             sources,
             self.pad_token_id,
-            self._row_lengths(),
+            self.row_lengths(),
             lambda: warn_of_cut_data(self.max_length),
         )
 

@@ -33,12 +33,12 @@ from keras_transformer.models.encoder_model import (
     as_texts,
     check_pooling,
     pool_tokens,
-    warn_of_cut_texts,
 )
 from keras_transformer.models.file_checks import check_fits_memory
 from keras_transformer.models.vocabularies import check_limit, find_sizes
 from keras_transformer.types import Config, Options, Path, Shape, Tensor, TokenIds
 from keras_transformer_runtime.arguments import check_ints
+from keras_transformer_runtime.labels.predictions import warn_of_cut_texts
 
 if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer

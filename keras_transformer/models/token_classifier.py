@@ -1,7 +1,6 @@
 """A classifier of the words of sentences."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import keras
 from keras import ops
@@ -10,29 +9,13 @@ from keras_transformer.models.classifier import Classifier, check_label
 from keras_transformer.models.encoder_model import (
     Row,
     warn_of_cut_data,
-    warn_of_cut_texts,
 )
 from keras_transformer.types import Data, Shape, Tensor, TokenIds
 from keras_transformer_runtime.arguments import check_unicode
-from keras_transformer_runtime.labels.tagged_words import Span, tag_scheme, tag_spans
-
-
-class TaggedSentence(NamedTuple):
-    """The tags of a sentence.
-
-    Attributes:
-        words: list of str.
-        tags: list of str, the tag of each word; `None` for the words at the end that
-            the model does not see because the sentence is too long.
-        scores: list of float, the probability of each tag; 0 without a tag.
-        spans: list of `Span`s `(kind, start, end)`, such as the names of people, if
-            the tags are those of spans (BIO or BIOES).
-    """
-
-    words: list[str]
-    tags: list[str | None]
-    scores: list[float]
-    spans: list[Span]
+from keras_transformer_runtime.labels.predictions import (
+    TaggedSentence,
+    warn_of_cut_texts,
+)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -118,30 +101,32 @@ class TokenClassifier(Classifier):
             ValueError: if `sentences` has another form, or the model has no tokenizer.
         """
         words = split_words(sentences, "sentences")
-        rows = self._rows(words)
-        paddings = {"token_ids": self.pad_token_id, "first_pieces": 0}
-        found = self._apply_to_rows(
-            self._compiled_probabilities, rows, paddings, batch_size
-        )
-        has_spans = tag_scheme([self.class_names]) is not None
-        tagged = []
-        for sentence, row, probabilities in zip(words, rows, found, strict=True):
-            own = probabilities[: len(row["first_pieces"])]
-            missing = len(sentence) - len(own)
-            tags = [self.class_names[place] for place in own.argmax(-1)]
-            scores = own.max(-1, initial=0.0).tolist()
-            tagged.append(
-                TaggedSentence(
-                    sentence,
-                    [*tags, *[None] * missing],
-                    [*scores, *[0.0] * missing],
-                    tag_spans(tags) if has_spans else [],
-                )
+        rows = self.rows_of_words(words)
+        found = self.probabilities_of_rows(rows, batch_size)
+        return [
+            TaggedSentence.of(
+                sentence, probabilities[: len(row["first_pieces"])], self.class_names
             )
-        return tagged
+            for sentence, row, probabilities in zip(words, rows, found, strict=True)
+        ]
 
-    def _rows(self, sentences: list[list[str]]) -> list[Row]:
-        """Returns the inputs for each sentence; warns of those that are cut."""
+    @property
+    def paddings(self) -> dict[str, int]:
+        """The padding of each input."""
+        return {"token_ids": self.pad_token_id, "first_pieces": 0}
+
+    def rows_of_words(self, sentences: list[list[str]]) -> list[Row]:
+        """Returns the inputs for each sentence; warns of those that are cut.
+
+        Args:
+            sentences: list of lists of words.
+
+        Returns:
+            List of dictionaries of `"token_ids"` and `"first_pieces"`, lists of int.
+
+        Raises:
+            ValueError: if there is no tokenizer.
+        """
         tokenizer = self._require_tokenizer("sentences")
         if not sentences:
             return []
@@ -190,7 +175,7 @@ class TokenClassifier(Classifier):
         return word_inputs(
             encode_words(tokenizer, sources, self.max_length),
             self.pad_token_id,
-            self._row_lengths(),
+            self.row_lengths(),
             lambda: warn_of_cut_data(self.max_length, "sentences"),
         )
 

@@ -1,7 +1,7 @@
 """The options that a run chooses from its training text, each with its reason."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keras_transformer.dataset import ParallelDataset, TextDataset
@@ -11,7 +11,7 @@ from keras_transformer.recipe.text_statistics import TextStatistics
 from keras_transformer.training.lora import ALL
 from keras_transformer_runtime.runs.contradictions import check_heads
 from keras_transformer_runtime.runs.option_checks import SCHEDULES_TO_ZERO
-from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe
+from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 # Numbers of pairs from which a larger preset is chosen.
 SMALL_FROM, BASE_FROM = 100_000, 1_000_000
@@ -42,23 +42,23 @@ class Choice(NamedTuple):
 class Plan:
     """The options of a run, while they are chosen."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._values: dict[str, object] = {**recipe.values()}
+    def __init__(self, values: Mapping[str, object]) -> None:
+        self.values = {**values}
         self.choices: list[Choice] = []
         self.longest: int | None = None  # sequence of the model to start from
 
     def __getitem__(self, option: str) -> Any:
-        return self._values[option]
+        return self.values[option]
 
     def choose(self, option: str, value: object, reason: str) -> None:
         """Sets an option that is not given."""
-        if self._values[option] is None:
-            self._values[option] = value
+        if self.values[option] is None:
+            self.values[option] = value
             self.choices.append(Choice(option, value, reason))
 
     def recipe(self) -> PlannedRecipe:
         """Returns the complete options."""
-        return PlannedRecipe.of(self._values)
+        return PlannedRecipe.of(self.values)
 
 
 def choose_columns(plan: Plan, names: Iterable[Sequence[str]]) -> None:

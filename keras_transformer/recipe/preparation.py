@@ -62,7 +62,7 @@ def prepare(recipe: Recipe, display: Display) -> PreparedRun:
     began = recipe_to_resume(recipe)
     if began is not None:
         warn_of_another_cooldown(began)
-    plan = Plan(began or recipe)
+    plan = Plan((began or recipe).values())
     task = _task(plan, is_new=began is None)
     initial: GenerativeModel | None = None
     if plan["start_from"] is not None:

@@ -18,10 +18,9 @@ from keras_transformer_runtime.runs.folder import (
     is_complete,
     recipe_to_resume,
 )
+from keras_transformer_runtime.runs.option_checks import DTYPES
 from keras_transformer_runtime.runs.recipe import Recipe
 from keras_transformer_runtime.text_rows import TextRows
-
-DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 
 def check_early(recipe: Recipe) -> None:

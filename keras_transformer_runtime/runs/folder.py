@@ -9,6 +9,7 @@ from keras_transformer_runtime.files import read_json, write_json
 from keras_transformer_runtime.model_paths import is_version
 from keras_transformer_runtime.runs.option_checks import SCHEDULES_TO_ZERO
 from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe, read_entries
+from keras_transformer_runtime.runs.run_options import RunOptions
 from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
 
 CHECKSUMS, FIGURES = "checksums.json", "figures.json"
@@ -107,18 +108,18 @@ def recipe_to_resume(recipe: Recipe) -> PlannedRecipe | None:
     return completed
 
 
-def write_checksums(recipe: Recipe) -> None:
+def write_checksums(recipe: RunOptions) -> None:
     """Writes the checksums of the texts of a run, for `check_same_texts`."""
-    files = [file for named in _text_files(recipe).values() for file in named]
+    files = [file for named in recipe.text_files().values() for file in named]
     path = pathlib.Path(recipe.output, CHECKSUMS)
     write_json(path, {file: text_checksum(file) for file in files})
 
 
-def check_same_texts(recipe: Recipe) -> None:
+def check_same_texts(recipe: RunOptions) -> None:
     """Checks that the texts of a run have not changed since it began."""
     path = pathlib.Path(recipe.output, CHECKSUMS)
     before = read_json(path) if path.is_file() else {}
-    for name, files in _text_files(recipe).items():
+    for name, files in recipe.text_files().items():
         for file in files:
             if before.get(file) not in (None, text_checksum(file)):
                 raise ValueError(
@@ -127,19 +128,6 @@ def check_same_texts(recipe: Recipe) -> None:
                     "changed. Restore the file, or choose another `output` for a new "
                     f"run. To go on with the new text, remove {path}."
                 )
-
-
-def _text_files(recipe: Recipe) -> dict[str, list[str]]:
-    """Returns the files of the texts that exist, by their option."""
-    return {
-        name: [
-            file
-            for corpus in recipe.corpora(name)
-            for file in corpus.files
-            if pathlib.Path(file).is_file()
-        ]
-        for name in ("train", "valid", "test")
-    }
 
 
 def text_checksum(file: str) -> int:

@@ -22,6 +22,7 @@ METRICS = (
     *("token_error_rate", "character_error_rate", "loss"),
 )
 POSITIONS = ("sinusoidal", "learned", "rotary", "relative", "alibi")
+DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 OPTIMIZERS = ("adam", "adamw", "lion", "muon", "adafactor", "sgd")
 SCHEDULES = ("inverse_sqrt", "cosine", "linear", "constant")
 SCHEDULES_TO_ZERO = ("cosine", "linear")

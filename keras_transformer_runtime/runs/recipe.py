@@ -5,9 +5,8 @@ import dataclasses
 import difflib
 import json
 import os
-import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Self, TypeAlias, get_args, get_type_hints
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self, get_args, get_type_hints
 
 from keras_transformer_runtime.files import read_toml
 from keras_transformer_runtime.runs.corpora import CorpusFiles, split_corpora
@@ -26,20 +25,11 @@ from keras_transformer_runtime.runs.other_names import (
     explanation,
     find_meaning,
 )
+from keras_transformer_runtime.runs.run_options import OptionValue, RunOptions
 from keras_transformer_runtime.text_rows import table_form
 
 _TEXTS = ("train", "valid", "test")
 
-OptionValue: TypeAlias = str | int | float | Sequence[str] | None
-
-# Options that may differ when a run is resumed: the weights do not depend on them,
-# except on `epochs` once the learning rate falls.
-_CHANGEABLE = {
-    *("output", "valid", "test", "export", "export_format", "epochs", "average"),
-    *("metric", "metric_every", "bleu_tokenize", "patience", "save_every", "selection"),
-    *("num_beams", "verbose", "tensorboard", "devices", "model_parallel", "workers"),
-    "micro_batches",
-}
 # Options whose default is that of the trained model of `start_from`, if there is one.
 _DEFAULTS_OF_NEW_MODELS: dict[str, OptionValue] = {
     "max_length": 256,
@@ -53,7 +43,7 @@ _DEFAULTS_OF_MODELS: dict[str, dict[str, OptionValue]] = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(RunOptions):
     """The options of a training run.
 
     `keras-transformer train` has the same options. The text in the annotation of an
@@ -88,6 +78,16 @@ class Recipe:
     >>> recipe.num_beams
     5
     """
+
+    # The weights do not depend on them, except on `epochs` once the rate falls.
+    changeable: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("output", "valid", "test", "export", "export_format", "epochs"),
+            *("average", "metric", "metric_every", "bleu_tokenize", "patience"),
+            *("save_every", "selection", "num_beams", "verbose", "tensorboard"),
+            *("devices", "model_parallel", "workers", "micro_batches"),
+        }
+    )
 
     train: Annotated[
         list[str],
@@ -337,24 +337,6 @@ class Recipe:
         except (TypeError, ValueError) as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from error
 
-    def to_toml(self) -> str:
-        """Writes all options as TOML, which `read_options` reads.
-
-        Returns:
-            The content of a file: one line per option. Options that are `None` are
-            left out.
-        """
-        lines = [  # strings, numbers, booleans and lists are the same in JSON and TOML
-            f"{name} = {json.dumps(value, ensure_ascii=False)}\n"
-            for name, value in self.values().items()
-            if value is not None
-        ]
-        return "".join(lines)
-
-    def values(self) -> dict[str, OptionValue]:
-        """Returns the options by name."""
-        return {name: vars(self)[name] for name in option_names()}
-
     def completed_by(self, began: "Recipe") -> Self:
         """Returns the recipe with the values of a run in place of `None`.
 
@@ -369,32 +351,6 @@ class Recipe:
             and not (name == "steps" and self.epochs is not None)
         }
         return dataclasses.replace(self, **missing)
-
-    def check_resumes(self, began: "Recipe", path: pathlib.Path) -> None:
-        """Checks that a run of other options can be resumed with these.
-
-        Args:
-            began: the options of the run.
-            path: their file, for the error message.
-
-        Raises:
-            ValueError: if an option differs on which the weights depend.
-        """
-        former = began.values()
-        for name, value in self.values().items():
-            is_part_of_train = any(
-                isinstance(each, float)
-                for each in (value, former[name])
-                if name in ("valid", "test")
-            )
-            is_free = name in _CHANGEABLE and not is_part_of_train
-            if value != former[name] and not is_free:
-                raise ValueError(
-                    f"`{name}` must be that of the run to resume, with "
-                    f"`{name}={former[name]!r}` in {path}; received "
-                    f"`{name}={value!r}`. Choose another `output` for a new run, or "
-                    "edit that file to resume with another value."
-                )
 
     def _check_files(self) -> None:
         """Checks the paths and makes them absolute."""
@@ -442,6 +398,17 @@ class Recipe:
         if not isinstance(files, list):
             return []
         return split_corpora(name, files, self.has_running_text)
+
+    def text_files(self) -> dict[str, list[str]]:
+        return {
+            name: [
+                file
+                for corpus in self.corpora(name)
+                for file in corpus.files
+                if os.path.isfile(file)
+            ]
+            for name in _TEXTS
+        }
 
     def _set_files(self, name: str, files: list[str]) -> None:
         is_list = isinstance(files, list | tuple) and len(files) > 0
@@ -510,11 +477,6 @@ class PlannedRecipe(Recipe):
         return cls(**values)
 
 
-def option_names() -> list[str]:
-    """Returns the names of the options of a `Recipe`, in their order."""
-    return [field.name for field in dataclasses.fields(Recipe)]
-
-
 def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads options of a `Recipe` from a TOML file, such as `options.toml` of a run.
 
@@ -570,7 +532,7 @@ def _check_entry(path: str | os.PathLike[str], name: str, value: object) -> None
             f"`{name}` must be a list of files in {path}; received "
             f"`{name} = {value!r}`. Write `{name} = {written}`."
         )
-    if name not in option_names():
+    if name not in Recipe.names():
         raise ValueError(
             f"{path} must only have options of `keras_transformer.recipe.Recipe`; "
             f"received `{name}`. {_advice(name)}".rstrip()
@@ -580,7 +542,7 @@ def _check_entry(path: str | os.PathLike[str], name: str, value: object) -> None
 def _advice(name: str) -> str:
     """Returns which option was meant by a name that is none."""
     hints = get_type_hints(Recipe, include_extras=True)
-    helps = {name: get_args(hints[name])[1] for name in option_names()}
+    helps = {name: get_args(hints[name])[1] for name in Recipe.names()}
     meaning = find_meaning(name, helps, OF_TRAIN)
     if meaning is not None:
         option, _, value = meaning.option.partition(" ")

@@ -77,7 +77,7 @@ def test_learned_positions_and_token_ids(tmp_path):
     model = model_of(
         tokenizer=tokenizer,
         positions=LearnedPositionalEncoding(max_length=13),
-        activation="gelu_new",
+        activation="gelu",
         scale_embeddings=False,
         add_start_token=True,
         attention_options={
@@ -101,14 +101,8 @@ def test_learned_positions_and_token_ids(tmp_path):
 
 
 @pytest.mark.once("torch")
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dtype": "mixed_bfloat16"}, "`dtype` must be 'float32' for ONNX"),
-        ({"activation": "gelu"}, "`activation` must be a .* such as 'gelu_new', for O"),
-    ],
-)
-def test_unsupported_models_are_refused(options, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        model_of(tokenizer=LETTERS, **options).export(tmp_path / "1", format="onnx")
+def test_half_types_are_refused(tmp_path):
+    model = model_of(tokenizer=LETTERS, dtype="mixed_bfloat16")
+    with pytest.raises(ValueError, match="`dtype` must be 'float32' for ONNX"):
+        model.export(tmp_path / "1", format="onnx")
     assert not list(tmp_path.iterdir())

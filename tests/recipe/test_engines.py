@@ -41,7 +41,7 @@ def model():
 
 
 def chosen(model, **options):
-    plan = Plan(Recipe(**FILES, **options))
+    plan = Plan(Recipe(**FILES, **options).values())
     choose_validation_engine(plan, model)
     return plan["valid_engine"], [choice.reason for choice in plan.choices]
 

@@ -374,7 +374,7 @@ def test_the_default_fraction():
 
 
 def make_tokenizer(path, characters=None, **options):
-    plan = Plan(Recipe(**{**FILES, "train": [path]}, **options))
+    plan = Plan(Recipe(**{**FILES, "train": [path]}, **options).values())
     text = RunningTextStatistics.of([path], "file")
     text = text._replace(characters=characters or text.characters)
     lines = path.read_text("utf-8").splitlines(keepends=True)
@@ -420,7 +420,7 @@ def test_words_lose_line_breaks(folder):
     ],
 )
 def test_choices_by_the_number_of_tokens(tokens, length, preset, dropout):
-    plan = Plan(Recipe(**FILES))
+    plan = Plan(Recipe(**FILES).values())
     choose_language_model(plan, tokens)
     assert (plan["length"], plan["preset"]) == (length, f"transformer_{preset}")
     assert plan["dropout"] == dropout

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.once("torch")
 
 
 def plan_of(**options):
-    return Plan(Recipe(train=["a.tsv"], output="runs/a", **options))
+    return Plan(Recipe(train=["a.tsv"], output="runs/a", **options).values())
 
 
 class Data:

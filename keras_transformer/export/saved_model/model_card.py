@@ -14,6 +14,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
 
 from keras_transformer.layers.positions.scheme import position_pair
 from keras_transformer.models import GenerativeModel, Seq2Seq
+from keras_transformer_runtime.model_paths import is_version
 
 FILE = "README.md"
 # Sections that only the author of a model can write: Mitchell et al. (2019), section 4.
@@ -151,6 +152,12 @@ def package_versions() -> dict[str, str]:
     packages = ("keras_transformer", "keras", "tensorflow")
     versions = {name: import_module(name).__version__ for name in packages}
     return {"date": datetime.date.today().isoformat(), **versions}
+
+
+def model_name(folder: str | os.PathLike) -> str:
+    """Returns the name of the model in a folder `name/version` or `name`."""
+    path = pathlib.Path(folder).absolute()
+    return path.parent.name if is_version(path.name) else path.name
 
 
 def _table(facts: Facts) -> str:

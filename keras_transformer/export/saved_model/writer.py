@@ -39,6 +39,7 @@ from keras_transformer.export.saved_model.model_card import (
     Facts,
     describe_model,
     describe_signatures,
+    model_name,
     package_versions,
     write_card,
 )
@@ -327,7 +328,7 @@ def export_saved_model(
                 languages=pair,
             ).write(folder)
         usage = _usage(model, pathlib.Path(filepath), sources[0])
-        write_card(folder, _model_name(filepath), usage, tables, card or {})
+        write_card(folder, model_name(filepath), usage, tables, card or {})
 
 
 def _recorded_options(
@@ -464,7 +465,7 @@ def _limits(model: GenerativeModel) -> dict[str, int]:
 def _usage(
     model: GenerativeModel, folder: pathlib.Path, source: str | list[int] | np.ndarray
 ) -> str:
-    name = _model_name(folder)
+    name = model_name(folder)
     path = f"{name}/{folder.name}" if is_version(folder.name) else folder.name
     if isinstance(source, list):
         return _TOKEN_USAGE.format(folder=path, row=source)
@@ -475,9 +476,3 @@ def _usage(
     quoted = json.dumps(source, ensure_ascii=False)
     body = shlex.quote(f'{{"instances": [{quoted}]}}')
     return _USAGE.format(folder=path, name=name, text=quoted, body=body)
-
-
-def _model_name(folder: str | os.PathLike) -> str:
-    """Returns the name of the model in a folder `name/version` or `name`."""
-    path = pathlib.Path(folder).absolute()
-    return path.parent.name if is_version(path.name) else path.name

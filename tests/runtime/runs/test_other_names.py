@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from keras_transformer_runtime.command import COMMANDS, make_app
 from keras_transformer_runtime.runs.option_checks import check_values
 from keras_transformer_runtime.runs.other_names import OF_DECODING, OF_TRAIN
-from keras_transformer_runtime.runs.recipe import Recipe, option_names, read_options
+from keras_transformer_runtime.runs.recipe import Recipe, read_options
 
 pytestmark = pytest.mark.once("torch")
 
@@ -93,7 +93,7 @@ def test_the_tables_name_options_that_exist(table, commands):
 def test_each_name_has_one_meaning_and_is_no_option():
     counts = collections.Counter(n for row in OF_TRAIN for n in row.names.split())
     assert counts.total() > 300 and counts.most_common(1)[0][1] == 1
-    assert not counts.keys() & {*option_names(), "config"}
+    assert not counts.keys() & {*Recipe.names(), "config"}
     for name in counts:
         assert name == name.lower() and "-" not in name
 
