@@ -4,6 +4,7 @@ The modules of `commands` declare the options with Typer, and import Keras only 
 functions: `--help` and errors in the options are printed without waiting for it.
 """
 
+import contextlib
 import io
 import sys
 import zipfile
@@ -20,12 +21,15 @@ from keras_transformer_runtime.commands.messages import (
     with_option_names,
 )
 from keras_transformer_runtime.packages import with_advice
+from keras_transformer_runtime.runs.label_recipe import TASKS, task_of_options
 
 # The commands in the order of `--help`, and their modules.
 COMMANDS = {
     "train": "train",
     "translate": "translate",
     "generate": "generate",
+    "predict": "predict",
+    "embed": "embed",
     "evaluate": "evaluate",
     "export": "model_files",
     "import": "model_files",
@@ -59,19 +63,32 @@ def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
     """Returns the application, with the command that is called."""
     app = typer.Typer(
         name="keras-transformer",
-        help="Train, use and serve sequence-to-sequence Transformers and language "
-        "models. The environment variable KERAS_BACKEND selects tensorflow, jax or "
-        "torch.",
+        help="Train, use and serve sequence-to-sequence Transformers, language models "
+        "and classifiers. The environment variable KERAS_BACKEND selects tensorflow, "
+        "jax or torch.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)
     called = [COMMANDS[name] for name in arguments[:1] if name in COMMANDS]
+    if called == ["train"] and _trains_labels(arguments):
+        called = ["train_labels"]
     for name in called or dict.fromkeys(COMMANDS.values()):
         module = import_module(f"keras_transformer_runtime.commands.{name}")
         app.add_typer(module.app)
     return app
+
+
+def _trains_labels(arguments: Sequence[str]) -> bool:
+    """Returns whether the arguments of `train` have a task with its own options."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    given = dict(zip(words, words[1:], strict=False))
+    task = given.get("--task")
+    if task is None and "--config" in given:
+        with contextlib.suppress(ValueError, OSError):  # the command says what is wrong
+            task = task_of_options(given["--config"])
+    return task in TASKS
 
 
 def main() -> None:

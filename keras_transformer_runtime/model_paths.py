@@ -30,6 +30,18 @@ def is_version(name: str) -> bool:
     return name.isascii() and name.isdigit() and str(int(name)) == name
 
 
+def saved_model_of(path: pathlib.Path) -> pathlib.Path | None:
+    """Returns the folder of a SavedModel, or of its latest version, or `None`."""
+    if (path / "saved_model.pb").is_file():
+        return path
+    versions = [
+        each for each in path.glob("*/saved_model.pb") if is_version(each.parent.name)
+    ]
+    if not versions:
+        return None
+    return max(versions, key=lambda each: int(each.parent.name)).parent
+
+
 def _check_is_preset(folder: pathlib.Path) -> None:
     if (folder / "config.json").exists() or (folder / "metadata.json").exists():
         return  # `from_preset` checks the rest

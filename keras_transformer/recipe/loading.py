@@ -2,16 +2,28 @@
 
 import pathlib
 from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import keras
 
 from keras_transformer.interoperability.families import FAMILIES
 from keras_transformer.interoperability.pretrained import load_pretrained
-from keras_transformer.models import CausalLM, GenerativeModel, Seq2Seq
+from keras_transformer.models import (
+    CausalLM,
+    GenerativeModel,
+    Seq2Seq,
+    TextClassifier,
+    TextEncoder,
+    TokenClassifier,
+)
+from keras_transformer.models.encoder_model import EncoderModel
 from keras_transformer.models.file_checks import check_keras_file
 from keras_transformer.models.preset_folders import HUB, download_preset
 from keras_transformer_runtime.files import read_json
 from keras_transformer_runtime.model_paths import find_model
+
+AnyEncoder: TypeAlias = TextEncoder | TextClassifier | TokenClassifier
+AnyModel: TypeAlias = GenerativeModel | EncoderModel
 
 
 def load_starting_model(
@@ -23,21 +35,41 @@ def load_starting_model(
     model of transformers, or the handle of a preset on the Hugging Face Hub.
     `languages` are those of source and target.
     """
+    model = _load_start(start, languages)
+    if not isinstance(model, GenerativeModel):
+        raise ValueError(
+            "`start_from` must be a model that generates text; received "
+            f"{start!r}, a `{type(model).__name__}`."
+        )
+    return model
+
+
+def load_starting_encoder(start: str) -> TextEncoder:
+    """Loads the encoder that a run starts from; see `load_starting_model`.
+
+    That of a classifier is taken.
+    """
+    model = _load_start(start)
+    if isinstance(model, TextClassifier | TokenClassifier):
+        return model.encoder
+    if not isinstance(model, TextEncoder):
+        raise ValueError(
+            "`start_from` must be a `TextEncoder` or a classifier; received "
+            f"{start!r}, a `{type(model).__name__}`."
+        )
+    return model
+
+
+def _load_start(start: str, languages: Sequence[str] | None = None) -> AnyModel:
     path = download_preset(start) if start.startswith(HUB) else pathlib.Path(start)
     kind = _model_type(path)
     if kind is None:
-        return load_trained_model(path)
+        return load_model(path)
     pair = {}
     if languages and kind in FAMILIES and FAMILIES[kind].has_languages:
         source, target = languages
         pair = {"source_language": source, "target_language": target}
-    model = load_pretrained(path, **pair)
-    if not isinstance(model, GenerativeModel):
-        raise ValueError(
-            "`start_from` must be a model that generates text; received "
-            f"{str(path)!r}, a `{type(model).__name__}`."
-        )
-    return model
+    return load_pretrained(path, **pair)
 
 
 def _model_type(path: pathlib.Path) -> str | None:
@@ -50,11 +82,36 @@ def _model_type(path: pathlib.Path) -> str | None:
 
 
 def load_trained_model(path: pathlib.Path) -> GenerativeModel:
-    """Loads a model of this library without executing code from its file."""
+    """Loads a model that generates text, without executing code from its file."""
+    model = load_model(path)
+    if not isinstance(model, GenerativeModel):
+        raise ValueError(
+            f"{path} must be a model that generates text; it is a "
+            f"{type(model).__name__}. Use the command predict, embed or evaluate."
+        )
+    return model
+
+
+def load_encoder_model(path: pathlib.Path) -> AnyEncoder:
+    """Loads a classifier or an encoder, without executing code from its file.
+
+    The folder of a model of transformers is loaded too.
+    """
+    model = load_model(path) if _model_type(path) is None else load_pretrained(path)
+    if not isinstance(model, TextEncoder | TextClassifier | TokenClassifier):
+        raise ValueError(
+            f"{path} must be a classifier or an encoder; it is a "
+            f"{type(model).__name__}. Use the command translate or generate."
+        )
+    return model
+
+
+def load_model(path: pathlib.Path) -> AnyModel:
+    """Loads a model of this library, without executing code from its file."""
     path = find_model(path)
     if path.is_dir():
-        cls = CausalLM if _is_causal(path) else Seq2Seq
-        return cls.from_preset(str(path))
+        preset: AnyModel = _class_of_preset(path).from_preset(str(path))
+        return preset
     try:
         content = check_keras_file(path)
         if str(content.get("module")).partition(".")[0] == "keras":
@@ -70,18 +127,23 @@ def load_trained_model(path: pathlib.Path) -> GenerativeModel:
             f"{path} must be a .keras file of this library; it is damaged or another "
             f"file: {error}"
         ) from error
-    if not isinstance(model, GenerativeModel):
+    if not isinstance(model, GenerativeModel | EncoderModel):
         raise _another_class(path, type(model).__name__)
     return model
 
 
-def _is_causal(folder: pathlib.Path) -> bool:
-    """Returns whether the folder of a preset says that it is that of a `CausalLM`."""
+def _class_of_preset(folder: pathlib.Path) -> Any:
+    """Returns the class that the folder of a preset names; `Seq2Seq` if it is damaged.
+
+    `from_preset` then says what is wrong.
+    """
+    classes = (CausalLM, TextEncoder, TextClassifier, TokenClassifier)
     try:
         config = read_json(folder / "config.json")
-    except (OSError, ValueError):  # `from_preset` says what is wrong
-        return False
-    return str(config.get("registered_name")).endswith(">CausalLM")
+    except (OSError, ValueError):
+        return Seq2Seq
+    name = str(config.get("registered_name")).partition(">")[2]
+    return {each.__name__: each for each in classes}.get(name, Seq2Seq)
 
 
 class _AnotherClass(ValueError):

@@ -66,7 +66,7 @@ def _options(recipe: PlannedRecipe, cls: type[GenerativeModel], length: int) -> 
         **_length_arguments(cls, length),
         "dropout": recipe.dropout,
         "attention_options": attention_options,
-        "positions": _positions(recipe, length),
+        "positions": make_positions(recipe.positions, length),
         "dtype": recipe.dtype,
     }
     if recipe.blocks == "modern":
@@ -87,9 +87,9 @@ def _length_arguments(cls: type[GenerativeModel], length: int) -> dict[str, int]
     return dict.fromkeys(cls.length_arguments, length)
 
 
-def _positions(recipe: PlannedRecipe, length: int) -> PositionScheme:
-    """Returns the position scheme of the recipe."""
-    if recipe.positions == "learned":
+def make_positions(name: str, length: int) -> PositionScheme:
+    """Returns a position scheme by the value of the option `positions`."""
+    if name == "learned":
         return LearnedPositionalEncoding(length)
     schemes = {
         "sinusoidal": PositionalEncoding,
@@ -97,7 +97,7 @@ def _positions(recipe: PlannedRecipe, length: int) -> PositionScheme:
         "relative": RelativePositionBias,
         "alibi": AlibiBias,
     }
-    return schemes[recipe.positions]()
+    return schemes[name]()
 
 
 def load_initial_model(

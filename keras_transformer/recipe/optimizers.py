@@ -9,6 +9,7 @@ from keras_transformer.models import GenerativeModel
 from keras_transformer.training import WarmupDecay, WarmupInverseSquareRoot
 from keras_transformer.training.schedules import Decay
 from keras_transformer.types import Options
+from keras_transformer_runtime.runs.label_recipe import LabelRecipe
 from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 # Names of weights without weight decay: biases, the gains of normalizations, and
@@ -38,7 +39,8 @@ DEFAULTS = {
 
 
 def make_optimizer(
-    recipe: PlannedRecipe, schedule: keras.optimizers.schedules.LearningRateSchedule
+    recipe: PlannedRecipe | LabelRecipe,
+    schedule: keras.optimizers.schedules.LearningRateSchedule,
 ) -> keras.optimizers.Optimizer:
     """Returns the optimizer of a recipe."""
     decay = recipe.weight_decay or None
@@ -85,19 +87,19 @@ def describe_weight_decay(model: GenerativeModel) -> str:
     )
 
 
-def total_steps(recipe: PlannedRecipe, batches_per_epoch: int) -> int:
+def total_steps(recipe: PlannedRecipe | LabelRecipe, batches_per_epoch: int) -> int:
     """Returns the number of batches of a run."""
     return recipe.steps or recipe.epochs * batches_per_epoch
 
 
-def cooldown_steps(recipe: PlannedRecipe, batches_per_epoch: int) -> int:
+def cooldown_steps(recipe: PlannedRecipe | LabelRecipe, batches_per_epoch: int) -> int:
     """Returns the number of batches of the last epochs, in which the rate falls."""
     before = (recipe.epochs - min(recipe.cooldown, recipe.epochs)) * batches_per_epoch
     return max(total_steps(recipe, batches_per_epoch) - before, 0)
 
 
 def make_schedule(
-    recipe: PlannedRecipe, batches_per_epoch: int
+    recipe: PlannedRecipe | LabelRecipe, batches_per_epoch: int
 ) -> keras.optimizers.schedules.LearningRateSchedule:
     """Returns the learning rate schedule of a recipe."""
     options: Options = {

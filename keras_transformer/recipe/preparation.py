@@ -132,9 +132,7 @@ def _print_plan(
     display: Display, plan: Plan, task: Task, model: GenerativeModel
 ) -> None:
     """Prints the chosen options, the data and the model."""
-    if plan.choices:
-        display.print("Chosen from the text (each option can be set):")
-        display.print("\n".join(map(_choice_line, plan.choices)))
+    print_choices(plan, display)
     train, valid = task.describe_data()
     facts = {"Training text": train, "Validation text": valid}
     facts["Model"] = f"{model.count_params():,} parameters"
@@ -152,6 +150,13 @@ def _print_plan(
         facts["Resuming"] = f"at {epoch}, batch {position.batches + 1}"
     for name, fact in facts.items():
         display.print(f"{name:16} {fact}")
+
+
+def print_choices(plan: Plan, display: Display) -> None:
+    """Prints the options that a run has chosen, and why."""
+    if plan.choices:
+        display.print("Chosen from the text (each option can be set):")
+        display.print("\n".join(map(_choice_line, plan.choices)))
 
 
 def _choice_line(choice: Choice) -> str:

@@ -93,7 +93,7 @@ def make_tokenizers(
         option = f"{name}_tokenizer"
         if plan["tokenizer"] is not None:
             plan.choose(option, plan["tokenizer"], "given as `tokenizer`")
-        plan.choose(option, *_suitable_tokenizer(name, side, len(text.sample)))
+        plan.choose(option, *suitable_tokenizer(name, side, len(text.sample)))
     kinds = [plan[f"{name}_tokenizer"] for name in SIDES]
     own_sizes = [plan[f"{name}_vocabulary_size"] for name in SIDES]
     are_subwords = kinds[0] == kinds[1] and kinds[0] in SUBWORDS
@@ -134,7 +134,7 @@ def make_text_tokenizer(
     )
 
 
-def _suitable_tokenizer(name: str, side: SideStatistics, lines: int) -> tuple[str, str]:
+def suitable_tokenizer(name: str, side: SideStatistics, lines: int) -> tuple[str, str]:
     """Returns the tokenizer for one side of a text, and the reason."""
     if (
         name == "target"  # in a source, words that are not of the set would be lost

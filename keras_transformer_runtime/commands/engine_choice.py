@@ -11,7 +11,7 @@ from keras_transformer_runtime.commands.messages import print_message
 from keras_transformer_runtime.engines.engine import Engine
 from keras_transformer_runtime.engines.generation_options import GivenOptions
 from keras_transformer_runtime.engines.model_description import FILE
-from keras_transformer_runtime.model_paths import find_model, is_version
+from keras_transformer_runtime.model_paths import find_model, saved_model_of
 from keras_transformer_runtime.packages import require_extra
 from keras_transformer_runtime.runs.folder import selected_options
 from keras_transformer_runtime.tensorflow_import import import_tensorflow_quietly
@@ -94,7 +94,7 @@ def model_folders(path: pathlib.Path) -> dict[str, pathlib.Path]:
     """Returns the files and folders of a model by the name of the engine."""
     if (path / "model.bin").is_file():
         return {"ctranslate2": path}
-    saved_model = _saved_model(path)
+    saved_model = saved_model_of(path)
     if saved_model is not None:
         return {"saved_model": saved_model}
     folders = {"keras": find_model(path)}
@@ -102,22 +102,10 @@ def model_folders(path: pathlib.Path) -> dict[str, pathlib.Path]:
         folders["keras"] = path
         if (path / "ctranslate2" / FILE).is_file():
             folders["ctranslate2"] = path / "ctranslate2"
-        saved_model = _saved_model(path / "saved_model")
+        saved_model = saved_model_of(path / "saved_model")
         if saved_model is not None:
             folders["saved_model"] = saved_model
     return folders
-
-
-def _saved_model(path: pathlib.Path) -> pathlib.Path | None:
-    """Returns the folder of a SavedModel, or of its latest version."""
-    if (path / "saved_model.pb").is_file():
-        return path
-    versions = [
-        each for each in path.glob("*/saved_model.pb") if is_version(each.parent.name)
-    ]
-    if not versions:
-        return None
-    return max(versions, key=lambda each: int(each.parent.name)).parent
 
 
 def _reason_against_ctranslate2(of_keras: list[str]) -> str | None:

@@ -9,12 +9,14 @@ from typing import Annotated, NamedTuple, Self
 
 import typer
 
+from keras_transformer_runtime.commands.encoder_choice import is_encoder
 from keras_transformer_runtime.commands.engine_choice import (
     EngineName,
     EngineOption,
     model_folders,
     open_engine,
 )
+from keras_transformer_runtime.commands.evaluate_labels import evaluate_labels
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
 from keras_transformer_runtime.commands.parameters import (
     BatchSize,
@@ -76,7 +78,7 @@ Columns = Annotated[
     typer.Option(
         metavar="NAME...",
         help="Columns of source and reference, or of running text, in a .tsv, .csv or "
-        ".jsonl file, such as en de.",
+        ".jsonl file, such as en de. Of a classifier: text and label.",
     ),
 ]
 Lowercase = Annotated[
@@ -111,6 +113,14 @@ Stride = Annotated[
 ]
 
 
+ConfusionMatrix = Annotated[
+    pathlib.Path | None,
+    typer.Option(
+        dir_okay=False, help="Picture of the confusion matrix of a classifier, .png."
+    ),
+]
+
+
 @app.command("evaluate", cls=ManyValuesCommand)
 @exits_on_interrupt
 def evaluate_command(
@@ -130,12 +140,20 @@ def evaluate_command(
     documents: DocumentsOption = None,
     context: Context = None,
     stride: Stride = None,
+    confusion_matrix: ConfusionMatrix = None,
 ) -> None:
     """Print the scores of a model on a text.
 
     For parallel text these are BLEU, chrF, exact match, error rates and perplexity,
     and for a language model the perplexity of a token, of a character and of a byte.
+    For a classifier, SOURCE has texts and labels, or words and tags, and the scores
+    are accuracy, F1 and a confusion table.
     """
+    if is_encoder(model):
+        evaluate_labels(command, model, source, columns, confusion_matrix, batch_size)
+        return
+    if confusion_matrix is not None:
+        raise typer.BadParameter("--confusion-matrix requires a classifier")
     from keras_transformer_runtime.bleu import bleu_metric  # imports sacreBLEU
 
     bleu_metric(lowercase, bleu_tokenize)

@@ -2,11 +2,12 @@
 
 import enum
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
 import typer
 
+from keras_transformer_runtime.commands.encoder_choice import is_encoder
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
 from keras_transformer_runtime.commands.other_names import ExplainingCommand
 from keras_transformer_runtime.commands.parameters import (
@@ -133,10 +134,20 @@ def export_command(
     _check_options(format, options)
     find_model(model)
     check_new_folder(folder)
+    is_classifier = is_encoder(model)
+    if is_classifier:
+        _check_encoder_options(model, format, {**given, **options})
     extra = "hub" if format is Format.transformers else format.value
     if extra in EXTRAS:
         require_extra(extra, f"`format={format.value!r}`")
     import_keras_quietly()
+    if is_classifier:
+        from keras_transformer.recipe.loading import load_encoder_model
+
+        encoder = load_encoder_model(model)
+        encoder.export(folder, format.value, **options)
+        typer.echo(f"{format.value}: {folder}")
+        return
     from keras_transformer.decoding.generation_options import (
         options_from_search,
         search_from_options,
@@ -152,6 +163,23 @@ def export_command(
     search = search_from_options(default.with_given(**given))
     loaded.export(folder, search, format=format.value, **options)
     typer.echo(f"{format.value}: {folder}")
+
+
+def _check_encoder_options(
+    model: pathlib.Path, format: Format, options: Mapping[str, object]
+) -> None:
+    """Raises an error for what the export of a classifier or an encoder lacks."""
+    if format not in (Format.saved_model, Format.onnx):
+        raise typer.BadParameter(
+            f"--format must be saved_model or onnx for {model}, which is a classifier "
+            f"or an encoder; received {format.value}"
+        )
+    for name, value in options.items():
+        if value is not None and name != "card":
+            raise typer.BadParameter(
+                f"--{name.replace('_', '-')} must not be given for {model}, which is a "
+                "classifier or an encoder"
+            )
 
 
 def _check_options(format: Format, options: Iterable[str]) -> None:

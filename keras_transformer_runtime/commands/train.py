@@ -1,17 +1,20 @@
 """The command `train`: makes a `Recipe` from options and a file, and trains."""
 
-import contextlib
-import dataclasses
+import enum
 import inspect
 import pathlib
 import shlex
-from collections.abc import Callable
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
 from keras_transformer_runtime.commands.parameters import ManyValuesCommand
+from keras_transformer_runtime.commands.recipe_options import (
+    OptionTexts,
+    as_fraction,
+    recipe_parameters,
+)
 from keras_transformer_runtime.commands.startup import import_keras_quietly
 from keras_transformer_runtime.display import Display
 from keras_transformer_runtime.runs.early_checks import check_early
@@ -22,8 +25,7 @@ from keras_transformer_runtime.runs.recipe import Recipe, read_options
 
 app = typer.Typer()
 
-# The headings of `--help`, by the first option below each.
-HEADINGS = {
+_HEADINGS = {
     "train": "Data",
     "documents": "Running text, with --model causal",
     "tokenizer": "Vocabulary",
@@ -32,13 +34,11 @@ HEADINGS = {
     "epochs": "Training",
     "num_beams": "Search",
 }
-# Options whose default `None` is not a choice from the text.
 _METAVARS = {name: "FILE..." for name in ("train", "valid", "test")}
 _METAVARS["user_defined_symbols"] = "TEXT..."
 _METAVARS["columns"] = "NAME..."
 _METAVARS["languages"] = "SOURCE TARGET"
 _METAVARS["lora_targets"] = "NAME..."
-# Options whose names are words of Python.
 _NAMES = {"start_from": ["--from"]}
 _DEFAULTS = {
     **dict.fromkeys(SIZES, "that of the preset"),
@@ -54,6 +54,21 @@ _OFF = {
     *("test", "start_from", "subword_sampling", "patience", "verbose", "tokenizer"),
     *("languages", "columns", "steps", "clip_norm", "lora"),
 }
+
+
+_TASKS = typer.Option(
+    help="What is trained. generate: a model that generates text; classify and tag: a "
+    "classifier of texts or words, with the options of train --task classify --help.",
+    rich_help_panel="Data",
+)
+
+
+class Task(enum.StrEnum):
+    """The values of `--task`."""
+
+    generate = "generate"
+    classify = "classify"
+    tag = "tag"
 
 
 class TrainCommand(ManyValuesCommand):
@@ -75,7 +90,7 @@ def train_command(**options: Any) -> None:
     with the value auto are chosen from the text and printed. The folder --output
     contains model.keras, figures.json, and options.toml to repeat the run.
     """
-    del options["config"]
+    del options["config"], options["task"]
     for name in ("valid", "test"):
         options[name] = _files_or_fraction(options[name])
     options["schedule"] = options["schedule"].replace("-", "_")
@@ -104,10 +119,8 @@ def train_command(**options: Any) -> None:
 def _files_or_fraction(values: list[str] | float | None) -> list[str] | float | None:
     """Returns a text of the command: paths, or a number that is not a file."""
     if isinstance(values, list) and len(values) == 1:
-        number, is_percentage = values[0].removesuffix("%"), values[0].endswith("%")
-        with contextlib.suppress(ValueError):
-            fraction = float(number) / (100 if is_percentage else 1)
-            return values if pathlib.Path(values[0]).exists() else fraction
+        fraction = as_fraction(values[0])
+        return values if fraction is None else fraction
     return values or None
 
 
@@ -124,88 +137,18 @@ def _stop_message(recipe: Recipe) -> str:
     return f"Stopped. Run the same command to resume at {position.resumes_at}."
 
 
-def _read_config(
-    context: typer.Context, config: pathlib.Path | None
-) -> pathlib.Path | None:
-    """Makes the options of a file the defaults of the command."""
-    if config is not None:
-        context.default_map = read_options(config)
-    return config
-
-
-def _parameters() -> list[inspect.Parameter]:
-    """Returns the parameters of the command: `config`, and the fields of `Recipe`."""
-    config = typer.Option(
-        exists=True,
-        dir_okay=False,
-        is_eager=True,
-        callback=_read_config,
-        help="TOML file of options, such as options.toml of a run. Options on the "
-        "command line override it.",
-    )
-    parameters = [_parameter("config", pathlib.Path | None, config, None)]
-    hints = get_type_hints(Recipe, include_extras=True)
-    heading = ""
-    for field in dataclasses.fields(Recipe):
-        heading = HEADINGS.get(field.name, heading)
-        kind, help = get_args(hints[field.name])
-        is_text = field.name in ("train", "valid", "test")
-        if is_text and field.name != "train":
-            kind = list[str] | None
-        is_chosen = _default_label(field) == "auto"
-        option = typer.Option(
-            *_NAMES.get(field.name, ()),
-            help=help,
-            metavar=_METAVARS.get(field.name),
-            rich_help_panel=heading,
-            show_default=_default_label(field),
-        )
-        if is_chosen and not is_text:
-            option.metavar = f"<{get_args(kind)[0].__name__}>"
-            option.parser = _auto_or(get_args(kind)[0])
-        default = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        parameters.append(_parameter(field.name, kind, option, default))
-    return parameters
-
-
-def _default_label(field: dataclasses.Field[object]) -> str | bool:
-    """Returns what `--help` shows as the default of an option."""
-    if field.name in _DEFAULTS:
-        return _DEFAULTS[field.name]
-    return "auto" if field.default is None and field.name not in _OFF else True
-
-
-def _auto_or(kind: type) -> Callable[[str], object]:
-    """Returns a parser of `auto`, which is `None`, or a value."""
-
-    def parse(value: str) -> object:
-        if value == "auto":
-            return None
-        try:
-            return kind(value)
-        except ValueError:
-            raise typer.BadParameter(
-                f"{value!r} is neither 'auto' nor of type {kind.__name__}."
-            ) from None
-
-    return parse
-
-
-def _parameter(
-    name: str, kind: object, option: object, default: object
-) -> inspect.Parameter:
-    if default is dataclasses.MISSING:
-        default = inspect.Parameter.empty
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[kind, option],
-    )
-
-
+_parameters = recipe_parameters(
+    Recipe,
+    OptionTexts(_HEADINGS, _METAVARS, _NAMES, _DEFAULTS, _OFF),
+    read_options,
+    kinds=dict.fromkeys(("valid", "test"), list[str] | None),
+)
+_task = inspect.Parameter(
+    "task",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=Task.generate,
+    annotation=Annotated[Task, _TASKS],
+)
 train_command.__signature__ = (  # type: ignore[attr-defined]
-    inspect.Signature(_parameters())
+    inspect.Signature([_task, *_parameters])
 )

@@ -12,12 +12,17 @@ from keras_transformer_runtime.arguments import (
 from keras_transformer_runtime.model_paths import find_model
 from keras_transformer_runtime.packages import require_extra, require_modules
 from keras_transformer_runtime.presets import PRESETS
-from keras_transformer_runtime.runs.contradictions import check_agree, check_one_length
+from keras_transformer_runtime.runs.contradictions import (
+    check_agree,
+    check_heads,
+    check_one_length,
+)
 from keras_transformer_runtime.runs.folder import (
     check_same_texts,
     is_complete,
     recipe_to_resume,
 )
+from keras_transformer_runtime.runs.label_recipe import LabelRecipe
 from keras_transformer_runtime.runs.option_checks import DTYPES
 from keras_transformer_runtime.runs.recipe import Recipe
 from keras_transformer_runtime.text_rows import TextRows
@@ -39,12 +44,7 @@ def check_early(recipe: Recipe) -> None:
         bleu_metric(False, recipe.bleu_tokenize)
     if recipe.lora is not None:
         require_extra("hub", f"`lora={recipe.lora}`")  # safetensors
-    output = pathlib.Path(recipe.output)
-    if output.exists() and not output.is_dir():
-        raise ValueError(
-            f"`output` must be a folder; received `output={recipe.output!r}`, which is "
-            "a file."
-        )
+    check_is_folder(recipe.output)
     if is_complete(recipe):
         check_same_texts(recipe)
         return
@@ -57,6 +57,35 @@ def check_early(recipe: Recipe) -> None:
         check_same_texts(recipe)
     elif recipe.start_from:
         _check_start(recipe.start_from)
+
+
+def check_early_labels(recipe: LabelRecipe) -> None:
+    """Checks the recipe of a classifier before the first slow import."""
+    require_extra("tensorflow", "A training run")
+    if recipe.export and recipe.export_format != "saved_model":
+        require_extra("onnx", f"`export_format={recipe.export_format!r}`")
+    check_is_folder(recipe.output)
+    check_heads(recipe.preset, recipe.hidden_dim, recipe.num_heads, recipe.positions)
+    for name in ("train", "valid", "test"):
+        value = vars(recipe)[name]
+        if isinstance(value, str) and not os.path.isfile(value):
+            problem = "is a folder" if os.path.isdir(value) else "does not exist"
+            raise FileNotFoundError(
+                f"`{name}` must be a file that exists; received `{name}={value!r}`, "
+                f"which {problem}."
+            )
+    if recipe.start_from and not os.path.exists(
+        os.path.join(recipe.start_from, "config.json")
+    ):
+        _check_start(recipe.start_from)
+
+
+def check_is_folder(output: str) -> None:
+    """Raises `ValueError` if the folder of a run is a file."""
+    if os.path.exists(output) and not os.path.isdir(output):
+        raise ValueError(
+            f"`output` must be a folder; received `output={output!r}`, which is a file."
+        )
 
 
 def _check_backend(**numbers: int) -> None:
