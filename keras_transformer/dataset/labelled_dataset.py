@@ -112,6 +112,7 @@ class LabelledDataset(EpochDataset[_Epoch, Arrays]):
             for name, padding in self._paddings.items()
         }
         has_words = "first_pieces" in inputs
+        shape: tuple[int, ...] = (len(filled),)
         if has_words:
             width = inputs["first_pieces"].shape[1]
             targets = padded([row.target for row in filled], [width], 0)
@@ -119,7 +120,6 @@ class LabelledDataset(EpochDataset[_Epoch, Arrays]):
         else:
             targets = np.array([row.target for row in filled])
             targets = targets.astype("int32" if targets.ndim == 1 else "float32")
-            shape = (len(filled),)
         weights = np.zeros(shape, "float32")
         for place, row in enumerate(rows):
             if has_words:

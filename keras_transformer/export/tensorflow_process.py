@@ -12,8 +12,6 @@ from collections.abc import Callable
 
 import keras
 
-from keras_transformer.models import GenerativeModel
-
 # A child process that takes longer is stuck.
 TIMEOUT_SECONDS = 3600.0
 
@@ -89,7 +87,7 @@ def run_python(code: str, standard_input: object) -> str:
 
 def write_with_tensorflow(
     write: Callable[..., None],
-    model: GenerativeModel,
+    model: keras.Model,
     folder: pathlib.Path,
     **settings: object,
 ) -> None:

@@ -129,7 +129,7 @@ class EncoderModel(keras.Model):
 
     @written_by_first_process
     def export(
-        self, filepath: Path, format: str = "saved_model", **options: object
+        self, filepath: Path, format: str = "saved_model", **options: Data
     ) -> None:
         """Writes a folder with which other software computes, without this library.
 

@@ -27,7 +27,10 @@ from keras_transformer.recipe.tokenizers import suitable_tokenizer, train_tokeni
 from keras_transformer.text import Tokenizer
 from keras_transformer.types import Config
 from keras_transformer_runtime.labels.tagged_words import tag_scheme
-from keras_transformer_runtime.runs.label_recipe import LabelRecipe
+from keras_transformer_runtime.runs.label_recipe import (
+    LabelRecipe,
+    PlannedLabelRecipe,
+)
 from keras_transformer_runtime.runs.option_checks import SIZES
 
 SMALL_FROM = 20_000  # texts, from which a larger preset is chosen
@@ -113,7 +116,7 @@ def new_encoder(plan: Plan, data: LabelData, tokenizer: Tokenizer) -> TextEncode
     plan.choose("positions", "sinusoidal", "the paper")
     plan.choose("dropout", 0.3 if rows < SMALL_FROM else 0.1, f"{rows:,} examples")
     plan.choose("max_length", *_longest(data, tokenizer))
-    sizes = {name: plan[name] or PRESETS[plan["preset"]][name] for name in SIZES}
+    sizes: Config = {n: plan[n] or PRESETS[plan["preset"]][n] for n in SIZES}
     return TextEncoder(
         **sizes,
         tokenizer=tokenizer,
@@ -164,11 +167,10 @@ def trained_encoder(plan: Plan) -> TextEncoder:
 
 
 def make_classifier(
-    recipe: LabelRecipe, encoder: TextEncoder, names: Sequence[str]
+    recipe: PlannedLabelRecipe, encoder: TextEncoder, names: Sequence[str]
 ) -> AnyClassifier:
     """Returns the classifier of a run, not compiled."""
-    dropout = 0.1 if recipe.dropout is None else recipe.dropout
-    options: Config = {"dropout": dropout, "dtype": recipe.dtype}
+    options: Config = {"dropout": recipe.dropout, "dtype": recipe.dtype}
     if recipe.task == "tag":
         return TokenClassifier(encoder, names, **options)
     return TextClassifier(

@@ -103,6 +103,7 @@ def data_remarks(data: LabelData) -> list[str]:
     train, valid = data.train, data.valid
     if isinstance(train, LabelledTexts) and isinstance(valid, LabelledTexts):
         return [train.layout, *remarks(train, valid)]
+    assert isinstance(train, TaggedWords)
     found = []
     for name, count in class_counts(train).items():
         if count == 1:

@@ -50,7 +50,10 @@ from keras_transformer_runtime.runs.folder import (
     next_version,
     write_checksums,
 )
-from keras_transformer_runtime.runs.label_recipe import LabelRecipe
+from keras_transformer_runtime.runs.label_recipe import (
+    LabelRecipe,
+    PlannedLabelRecipe,
+)
 
 OPTIONS, MODEL = "options.toml", "model.keras"
 TOKENIZER, INITIAL = "tokenizer.json", "initial.keras"
@@ -105,7 +108,7 @@ class LabelResult(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    recipe: LabelRecipe  # complete
+    recipe: PlannedLabelRecipe
     model: AnyClassifier  # compiled
     data: LabelData
     train: LabelledDataset
@@ -174,7 +177,9 @@ def _is_complete(recipe: LabelRecipe, output: pathlib.Path) -> bool:
     return recipe.values() == {**began, **free}
 
 
-def _recipe_to_resume(recipe: LabelRecipe, output: pathlib.Path) -> LabelRecipe | None:
+def _recipe_to_resume(
+    recipe: LabelRecipe, output: pathlib.Path
+) -> PlannedLabelRecipe | None:
     """Returns the complete options of the run in the folder, if there is one."""
     position = latest_position(recipe.output)
     if not (output / OPTIONS).is_file():
@@ -186,13 +191,12 @@ def _recipe_to_resume(recipe: LabelRecipe, output: pathlib.Path) -> LabelRecipe 
         return None
     if position is None:
         return None
-    began = LabelRecipe.from_toml(output / OPTIONS)
+    began = PlannedLabelRecipe.from_toml(output / OPTIONS)
     free = ("test", "patience", "verbose")
     values = {n: x for n, x in began.values().items() if n not in free}
-    completed = recipe.completed(**values)
+    completed = PlannedLabelRecipe.of(recipe.completed(**values).values())
     completed.check_resumes(began, output / OPTIONS)
     check_same_texts(completed)
-    assert completed.epochs is not None
     if completed.epochs < position.epochs:
         raise ValueError(
             f"`epochs` must be at least {position.epochs}, the number of complete "
@@ -227,7 +231,7 @@ def _prepare(
             tokenizer = Tokenizer.load(output / TOKENIZER)
         encoder = new_encoder(plan, data, tokenizer)
     choose_model_options(plan, data, encoder)
-    complete = LabelRecipe(**{name: plan[name] for name in LabelRecipe.names()})
+    complete = PlannedLabelRecipe.of(plan.values)
     with display.stage("Making batches"):
         model = make_classifier(complete, encoder, class_names(data.train))
         train = _dataset(model, data.train, complete, shuffle=True)
@@ -236,7 +240,7 @@ def _prepare(
     if began is None:
         output.mkdir(parents=True, exist_ok=True)
         if recipe.start_from is None:
-            encoder.tokenizer.save(output / TOKENIZER)
+            tokenizer.save(output / TOKENIZER)
         else:
             encoder.save(output / INITIAL)
         write_held_out(data, recipe)
@@ -250,9 +254,8 @@ def _prepare(
 
 
 def _dataset(
-    model: AnyClassifier, data: Labelled, recipe: LabelRecipe, shuffle: bool
+    model: AnyClassifier, data: Labelled, recipe: PlannedLabelRecipe, shuffle: bool
 ) -> LabelledDataset:
-    assert recipe.batch_size is not None
     weights = recipe.class_weight if shuffle else "none"
     return LabelledDataset(
         labelled_rows(model, data, weights),
@@ -264,7 +267,7 @@ def _dataset(
     )
 
 
-def _compile(model: AnyClassifier, recipe: LabelRecipe, batches: int) -> None:
+def _compile(model: AnyClassifier, recipe: PlannedLabelRecipe, batches: int) -> None:
     loss_class = keras.losses.SparseCategoricalCrossentropy
     if isinstance(model, TextClassifier) and model.multi_label:
         loss_class = keras.losses.BinaryCrossentropy
@@ -275,7 +278,7 @@ def _compile(model: AnyClassifier, recipe: LabelRecipe, batches: int) -> None:
 
 
 def _print_facts(
-    recipe: LabelRecipe,
+    recipe: PlannedLabelRecipe,
     data: LabelData,
     model: AnyClassifier,
     train: LabelledDataset,
@@ -289,7 +292,7 @@ def _print_facts(
         "Model": f"{model.count_params():,} parameters",
     }
     position = latest_position(recipe.output)
-    if position is not None and position.epochs < (recipe.epochs or 0):
+    if position is not None and position.epochs < recipe.epochs:
         epoch = f"epoch {position.epochs + 1} of {recipe.epochs}"
         counts["Resuming"] = f"at {epoch}, batch {position.batches + 1}"
     for name, fact in counts.items():
@@ -332,14 +335,14 @@ def _fit(run: _Prepared, display: Display) -> None:
         output / "checkpoints",
         run.train,
         save_every=recipe.save_every,
-        keep=recipe.average or 1,
+        keep=recipe.average,
         monitor=metric,
         mode=mode,
     )
     run.model.fit(
         run.train.dataset,
         validation_data=run.valid.dataset,
-        epochs=recipe.epochs or 1,
+        epochs=recipe.epochs,
         shuffle=False,  # the dataset shuffles itself
         verbose=0,
         callbacks=[*callbacks, checkpoints],
@@ -355,14 +358,14 @@ def _finish(run: _Prepared, display: Display) -> LabelResult:
     recipe, data = run.recipe, run.data
     output = pathlib.Path(recipe.output)
     model = _in_float32(run.model)
-    candidates = weight_candidates(model, recipe)
+    candidates = weight_candidates(model, recipe.output, recipe.average)
     rows = input_rows(model, data.valid)
 
     def score(model: AnyClassifier) -> float:
         if recipe.metric == "loss":
             found = model.evaluate(run.valid.dataset, verbose=0, return_dict=True)
             return float(found["loss"])
-        return scores_of(model, data.valid, rows).values[str(recipe.metric)]
+        return scores_of(model, data.valid, rows).values[recipe.metric]
 
     if recipe.metric == "loss" and not model.compiled:
         _compile(model, recipe, run.train.batches_per_epoch)
@@ -376,7 +379,7 @@ def _finish(run: _Prepared, display: Display) -> LabelResult:
     figures = LabelFigures(
         "validation" if data.test is None else "test",
         scores_of(model, test),
-        str(recipe.metric),
+        recipe.metric,
         selection.name,
         selection.scores,
     )

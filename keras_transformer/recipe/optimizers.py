@@ -1,16 +1,13 @@
 """The optimizer of a run, and the schedule of its learning rate."""
 
 import math
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 import keras
 
-from keras_transformer.models import GenerativeModel
 from keras_transformer.training import WarmupDecay, WarmupInverseSquareRoot
 from keras_transformer.training.schedules import Decay
 from keras_transformer.types import Options
-from keras_transformer_runtime.runs.label_recipe import LabelRecipe
-from keras_transformer_runtime.runs.recipe import PlannedRecipe
 
 # Names of weights without weight decay: biases, the gains of normalizations, and
 # embeddings, also those of positions. Keras looks for them in the names of variables.
@@ -19,6 +16,46 @@ UNDECAYED = ("bias", "beta", "gamma", "scale", "embeddings")
 # embeddings: the biases of heads `(num_heads, key_dim)`, and an output layer. Keras
 # looks for them in the paths of variables.
 _NOT_OF_MUON = ("bias$", "^output/")
+
+
+class TrainingOptions(Protocol):
+    """The options of a run that an optimizer and its schedule depend on."""
+
+    @property
+    def epochs(self) -> int:
+        """Number of epochs."""
+
+    @property
+    def steps(self) -> int | None:
+        """Number of batches, in place of that of `epochs`."""
+
+    @property
+    def optimizer(self) -> str:
+        """Name of the optimizer."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Peak learning rate."""
+
+    @property
+    def schedule(self) -> str:
+        """Name of the schedule."""
+
+    @property
+    def warmup_steps(self) -> int:
+        """Number of batches in which the learning rate rises."""
+
+    @property
+    def cooldown(self) -> int:
+        """Number of final epochs in which the learning rate falls."""
+
+    @property
+    def weight_decay(self) -> float | None:
+        """Weight decay of matrices."""
+
+    @property
+    def clip_norm(self) -> float | None:
+        """Maximum norm of the gradient."""
 
 
 class OptimizerDefaults(NamedTuple):
@@ -39,7 +76,7 @@ DEFAULTS = {
 
 
 def make_optimizer(
-    recipe: PlannedRecipe | LabelRecipe,
+    recipe: TrainingOptions,
     schedule: keras.optimizers.schedules.LearningRateSchedule,
 ) -> keras.optimizers.Optimizer:
     """Returns the optimizer of a recipe."""
@@ -75,7 +112,7 @@ def make_optimizer(
     return optimizer
 
 
-def describe_weight_decay(model: GenerativeModel) -> str:
+def describe_weight_decay(model: keras.Model) -> str:
     """Returns how many parameters of a model have weight decay, as a phrase."""
     counts = {True: 0, False: 0}
     for weight in model.trainable_weights:
@@ -87,19 +124,19 @@ def describe_weight_decay(model: GenerativeModel) -> str:
     )
 
 
-def total_steps(recipe: PlannedRecipe | LabelRecipe, batches_per_epoch: int) -> int:
+def total_steps(recipe: TrainingOptions, batches_per_epoch: int) -> int:
     """Returns the number of batches of a run."""
     return recipe.steps or recipe.epochs * batches_per_epoch
 
 
-def cooldown_steps(recipe: PlannedRecipe | LabelRecipe, batches_per_epoch: int) -> int:
+def cooldown_steps(recipe: TrainingOptions, batches_per_epoch: int) -> int:
     """Returns the number of batches of the last epochs, in which the rate falls."""
     before = (recipe.epochs - min(recipe.cooldown, recipe.epochs)) * batches_per_epoch
     return max(total_steps(recipe, batches_per_epoch) - before, 0)
 
 
 def make_schedule(
-    recipe: PlannedRecipe | LabelRecipe, batches_per_epoch: int
+    recipe: TrainingOptions, batches_per_epoch: int
 ) -> keras.optimizers.schedules.LearningRateSchedule:
     """Returns the learning rate schedule of a recipe."""
     options: Options = {

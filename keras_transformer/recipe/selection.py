@@ -3,17 +3,18 @@
 import functools
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+import keras
 import numpy as np
 
-from keras_transformer.models import GenerativeModel
 from keras_transformer.training import (
     average_checkpoints,
     list_checkpoints,
     load_checkpoint,
 )
-from keras_transformer_runtime.runs.recipe import PlannedRecipe
+
+ModelT = TypeVar("ModelT", bound=keras.Model)
 
 
 class Candidate(NamedTuple):
@@ -31,9 +32,9 @@ class Selection(NamedTuple):
 
 
 def select_weights(
-    model: GenerativeModel,
+    model: ModelT,
     candidates: Sequence[Candidate],
-    score: Callable[[GenerativeModel], float],
+    score: Callable[[ModelT], float],
     is_lower_better: bool,
 ) -> Selection:
     """Sets the weights of a float32 model to the candidate with the best score.
@@ -55,20 +56,21 @@ def select_weights(
     return Selection(best.name, scores)
 
 
-def weight_candidates(model: GenerativeModel, recipe: PlannedRecipe) -> list[Candidate]:
+def weight_candidates(
+    model: keras.Model, output: str, average: int, selection: bool = True
+) -> list[Candidate]:
     """Returns the weights of a run that may become its result.
 
     They are the mean of the last epochs, the last epoch, and the best epoch by the
     metric while training, without those that are equal; the first one alone with
     `selection=False`.
     """
-    folder = pathlib.Path(recipe.output, "checkpoints")
-    candidates = [*_candidates(model, folder, recipe.average)]
-    return candidates if recipe.selection else candidates[:1]
+    candidates = [*_candidates(model, pathlib.Path(output, "checkpoints"), average)]
+    return candidates if selection else candidates[:1]
 
 
 def _candidates(
-    model: GenerativeModel, folder: pathlib.Path, average: int
+    model: keras.Model, folder: pathlib.Path, average: int
 ) -> Iterator[Candidate]:
     """Yields different weights of a run."""
     saved = list_checkpoints(folder)

@@ -37,7 +37,7 @@ from keras_transformer.training.lora import merged_weights
 from keras_transformer_runtime.display import Display
 from keras_transformer_runtime.files import written_whole
 from keras_transformer_runtime.runs.folder import FIGURES, next_version
-from keras_transformer_runtime.runs.recipe import Recipe
+from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe
 
 Row: TypeAlias = dict[str, str | float]
 
@@ -81,7 +81,7 @@ def _candidates(run: PreparedRun) -> tuple[GenerativeModel, list[Candidate]]:
     """Returns a float32 model without LoRA, and weights that it can have."""
     if run.recipe.lora is None:
         model = in_float32(run.model)
-        return model, weight_candidates(model, run.recipe)
+        return model, _weight_candidates(model, run.recipe)
     merged = in_float32(merge_lora(run.model))
 
     def load(candidate: Candidate) -> None:
@@ -90,8 +90,14 @@ def _candidates(run: PreparedRun) -> tuple[GenerativeModel, list[Candidate]]:
 
     return merged, [
         each._replace(load=functools.partial(load, each))
-        for each in weight_candidates(run.model, run.recipe)
+        for each in _weight_candidates(run.model, run.recipe)
     ]
+
+
+def _weight_candidates(
+    model: GenerativeModel, recipe: PlannedRecipe
+) -> list[Candidate]:
+    return weight_candidates(model, recipe.output, recipe.average, recipe.selection)
 
 
 def _with_origin(figures: AnyFigures, run: PreparedRun) -> AnyFigures:

@@ -78,7 +78,7 @@ def embed_command(
     encoder: Any = getattr(opened.model, "encoder", opened.model)  # of a classifier
     if not hasattr(encoder, "embed") or "vector" not in _outputs(encoder):
         opened.check_task(model, "embed")
-    options = {"batch_size": batch_size}
+    options: dict[str, Any] = {"batch_size": batch_size}
     if not hasattr(encoder, "signatures"):
         options |= {"pooling": pooling, "normalize": normalize}
     texts: list[Any] = []

@@ -18,6 +18,7 @@ from keras_transformer_runtime.labels.predictions import (
 )
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class SavedModelEncoder:
@@ -69,7 +70,7 @@ class SavedModelEncoder:
         """Returns the classes of texts, or of pairs, as `TextClassifier.classify`."""
         names, several = self.description.class_names, self.description.multi_label
 
-        def compute(part: Sequence[str | tuple[str, str]]) -> list[Classification]:
+        def compute(part: Sequence[Sequence[str]]) -> list[Classification]:
             if isinstance(part[0], str):
                 found = self.call("serving_default", text=part)
             else:
@@ -132,9 +133,9 @@ class SavedModelEncoder:
 
     def _in_batches(
         self,
-        compute: Callable[[Sequence[T]], list],
+        compute: Callable[[Sequence[T]], list[U]],
         entries: Sequence[T],
         batch_size: int,
-    ) -> list:
+    ) -> list[U]:
         starts = range(0, len(entries), batch_size)
         return [each for i in starts for each in compute(entries[i : i + batch_size])]

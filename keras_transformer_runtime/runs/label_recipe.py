@@ -3,8 +3,9 @@
 import dataclasses
 import os
 import pathlib
+from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, ClassVar, Self, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, get_type_hints
 
 from keras_transformer_runtime.arguments import check_ints, check_numbers, check_one_of
 from keras_transformer_runtime.files import read_toml
@@ -242,7 +243,7 @@ class LabelRecipe(RunOptions):
             if isinstance(value, str) and os.path.isfile(value)
         }
 
-    def completed(self, **choices: object) -> Self:
+    def completed(self, **choices: Any) -> Self:
         """Returns the recipe with values in place of `None`."""
         missing = {n: x for n, x in choices.items() if vars(self)[n] is None}
         return dataclasses.replace(self, **missing)
@@ -271,6 +272,29 @@ class LabelRecipe(RunOptions):
             return cls(**options)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedLabelRecipe(LabelRecipe):
+    """The options of a run, with a value for each option that the data determine.
+
+    `options.toml` of a run contains them.
+    """
+
+    max_length: int = dataclasses.field()
+    dropout: float = dataclasses.field()
+    epochs: int = dataclasses.field()
+    batch_size: int = dataclasses.field()
+    learning_rate: float = dataclasses.field()
+    warmup_steps: int = dataclasses.field()
+    average: int = dataclasses.field()
+    metric: str = dataclasses.field()
+    save_every: int = dataclasses.field()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Creates the options from values, of which others are left out."""
+        return cls(**{name: values[name] for name in cls.names()})
 
 
 def task_of_options(path: str | os.PathLike[str]) -> str | None:

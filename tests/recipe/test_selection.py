@@ -43,6 +43,10 @@ class Sets(keras.callbacks.Callback):
         logs["val_bleu"] = 9 - epoch
 
 
+def candidates_of(model, recipe):
+    return weight_candidates(model, recipe.output, recipe.average, recipe.selection)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
@@ -73,7 +77,7 @@ def test_the_best_candidate_is_selected(run, scores, is_lower_better, name, weig
     def score(model):
         return by_weight[model.get_weights()[0].item()]
 
-    candidates = weight_candidates(model, planned(folder))
+    candidates = candidates_of(model, planned(folder))
     selected = select_weights(model, candidates, score, is_lower_better)
     assert selected.name.startswith(name)
     assert [*selected.scores.values()] == pytest.approx(scores, nan_ok=True)
@@ -82,7 +86,7 @@ def test_the_best_candidate_is_selected(run, scores, is_lower_better, name, weig
 
 def test_without_selection_there_is_one_candidate(run):
     folder, model = run
-    [only] = weight_candidates(model, planned(folder, selection=False))
+    [only] = candidates_of(model, planned(folder, selection=False))
     assert only.name.startswith(MEAN)
     only.load()
     assert model.get_weights()[0] == 6.0
