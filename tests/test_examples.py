@@ -146,31 +146,36 @@ def test_write(tmp_path, monkeypatch, capsys):
 # classify.py
 
 
-def test_classify(capsys):
-    arguments = ["--limit", "500", "--epochs", "1"]
+def test_classify(tmp_path, capsys):
+    arguments = ["--limit", "500", "--epochs", "1", "--output", str(tmp_path)]
     accuracy = load("classify").main(arguments)
     output = capsys.readouterr().out
-    assert "450 training texts, 50 test texts" in output
+    sizes = printed(r"(\d+) training texts", output), printed(r"(\d+) test", output)
+    assert sum(sizes) == 500 and 40 < sizes[1] < 60
     shown = printed(r"accuracy of the Transformer: (\d+\.\d\d) %", output)
     assert shown == round(accuracy, 2)
     assert accuracy > 100 / 5  # the words have up to five syllables
     for model in ("the linear model", "always “1”"):
         assert printed(rf"accuracy of {model}: (\d+\.\d\d) %", output) > 50
+    answers = re.findall(r"^\w+: (\d), probability", output, re.MULTILINE)
+    assert f"the export: {answers}" in output and len(answers) == 4
+    assert (tmp_path / "model.keras").is_file()
 
 
 def test_classify_learns_from_a_file(tmp_path, capsys):
     path = tmp_path / "texts.tsv"
-    lines = (f"{word}\t{word} {n}\n" for n in range(150) for word in ("no", "yes"))
-    path.write_text("".join(lines), "utf-8")
-    arguments = [str(path), "--epochs", "10"]
+    lines = (f"{word} {n}\t{word}\n" for n in range(150) for word in ("no", "yes"))
+    path.write_text("text\tlabel\n" + "".join(lines), "utf-8")
+    arguments = [str(path), "--epochs", "10", "--output", str(tmp_path / "run")]
+    arguments += ["--ask", "yes 7", "no 9"]
     assert load("classify").main(arguments) == 100.0
-    assert " (correct: yes)  yes " in capsys.readouterr().out
+    assert "the export: ['yes', 'no']" in capsys.readouterr().out
 
 
 def test_classify_finds_the_stress():
     pairs = load("classify").read_dictionary()
-    assert {("2", "guitar"), ("1", "window"), ("3", "understand")} <= set(pairs)
-    assert not any(word == "cat" for _, word in pairs)  # one syllable
+    assert {("guitar", "2"), ("window", "1"), ("understand", "3")} <= set(pairs)
+    assert not any(word == "cat" for word, _ in pairs)  # one syllable
 
 
 # vision.py
