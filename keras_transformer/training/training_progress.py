@@ -42,10 +42,11 @@ class TrainingProgress(keras.callbacks.Callback):
 
     - `learning_rate`: the rate of the next update. It is not logged for a
       `keras.optimizers.MultiOptimizer`, which has several.
-    - `minutes_left`: the time until the end of the last epoch, from the mean time of
-      the last batches and, after the first epoch, the shortest time between the last
-      batch of an epoch and the next epoch, with validation. Batches that take more
-      than three times the shortest time, such as those that compile, are left out.
+    - `minutes_left`: the time until the end of the last epoch. In the first epoch, it
+      comes from the last batches, without those that take more than three times the
+      shortest time, such as those that compile. Later, it comes from the shortest mean
+      time of a batch in an epoch, and the shortest time between the last batch of an
+      epoch and the next epoch, with validation.
     - `tokens_per_second`: the number of tokens of the current epoch so far, divided by
       the time since it began. In the first epoch this includes compilation. It never
       includes validation.
@@ -100,6 +101,7 @@ class TrainingProgress(keras.callbacks.Callback):
         # Seconds of a batch, of the last calls.
         self._batch_seconds: collections.deque[float] = collections.deque(maxlen=200)
         self._end_seconds: float | None = None  # Shortest time after the last batch.
+        self._epochs: list[tuple[int, float]] = []  # Batches and seconds of epochs.
         self._steps: int | None = None
         self._epoch_began = 0.0
         self._done = 0, 0.0  # Batches of the epoch, and seconds since it began.
@@ -111,6 +113,7 @@ class TrainingProgress(keras.callbacks.Callback):
         if self._done[0]:
             seconds = self._seconds_since_last_batch()
             self._end_seconds = min(seconds, self._end_seconds or seconds)
+            self._epochs.append(self._done)
         self._epoch, self._epoch_began = epoch, time.perf_counter()
         self._done = 0, 0.0
         self._learning_rate: Callable[[int], dict[str, float]] | None = None
@@ -168,6 +171,23 @@ class TrainingProgress(keras.callbacks.Callback):
         """Removes the line with motion. `fit` calls it, also after an exception."""
         self._motion.close()
 
+    def _seconds_of_batch(self) -> float:
+        """Returns the expected time of a batch.
+
+        After the first epoch, which compiles, it is the shortest mean of an epoch. The
+        current one counts when a quarter of it is done. Single batches would mislead:
+        several may arrive at once, after a pause.
+        """
+        means = [seconds / batches for batches, seconds in self._epochs[1:]]
+        batches, seconds = self._done
+        if self._epochs and 4 * batches >= self._epochs[0][0]:
+            means.append(seconds / batches)
+        if means:
+            return min(means)
+        least = min(self._batch_seconds)
+        typical = [x for x in self._batch_seconds if x <= SLOW * least]
+        return sum(typical) / len(typical)
+
     def _seconds_since_last_batch(self) -> float:
         return time.perf_counter() - self._epoch_began - self._done[1]
 
@@ -185,9 +205,7 @@ class TrainingProgress(keras.callbacks.Callback):
         end = min(
             (x for x in (end_seconds, self._end_seconds) if x is not None), default=0.0
         )
-        least = min(self._batch_seconds)
-        typical = [x for x in self._batch_seconds if x <= SLOW * least]
-        seconds_left = batches_left * sum(typical) / len(typical) + ends_left * end
+        seconds_left = batches_left * self._seconds_of_batch() + ends_left * end
         if self.seconds_after is not None:
             seconds_left += self.seconds_after(end)
         logs["minutes_left"] = seconds_left / 60

@@ -234,9 +234,9 @@ def test_times_by_hand(monkeypatch):
     np.testing.assert_allclose(values(logs, "tokens_per_second"), [50.0] * 5)
     run.now += 4.0  # Callbacks that come later.
     logs = run.epoch(1, batches=4, seconds=1.0)
-    mean = [(4 * 3 + n) / (4 + n) for n in (1, 2, 3, 4)]
-    minutes = [((8 - n) * mean[n - 1] + 2 * 12) / 60 for n in (1, 2, 3, 4)]
-    minutes.append(4 * mean[-1] / 60)  # without validation, in this epoch
+    # The mean of this epoch, which compiles nothing.
+    minutes = [((8 - n) * 1 + 2 * 12) / 60 for n in (1, 2, 3, 4)]
+    minutes.append(4 * 1 / 60)  # without validation, in this epoch
     np.testing.assert_allclose(values(logs, "minutes_left"), minutes)
     np.testing.assert_allclose(values(logs, "tokens_per_second"), [150.0] * 5)
     assert values(run.epoch(2, batches=4, seconds=1.0), "minutes_left")[-1] == 0
@@ -259,6 +259,25 @@ def test_compilation_is_not_extrapolated(monkeypatch):
         left.append(logs["minutes_left"])
     assert left[1:4] == pytest.approx([18 / 60, 17 / 60, 16 / 60])
     assert left[4] == pytest.approx(15 * 4 / 3 / 60)
+
+
+@pytest.mark.once("torch")
+def test_batches_that_arrive_at_once_do_not_mislead(monkeypatch):
+    """Of eight batches, seven arrive at once after a pause of 8 s."""
+    run = Run(monkeypatch, steps=8, epochs=3)
+    for epoch, left in ((0, None), (1, 8), (2, 0)):
+        run.progress.set_params(run.params)
+        if epoch == 0:
+            run.progress.on_train_begin()
+        run.progress.on_epoch_begin(epoch)
+        for batch in range(8):
+            run.now += 8.0 if batch == 0 else 0.001
+            run.progress.on_train_batch_begin(batch)
+            logs = {}
+            run.progress.on_train_batch_end(batch, logs)
+        run.progress.on_epoch_end(epoch, logs)
+        if left is not None:
+            assert logs["minutes_left"] == pytest.approx(left / 60, abs=0.01)
 
 
 @pytest.mark.once("torch")
