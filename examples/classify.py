@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> float:
         epochs=options.epochs,
         callbacks=[kt.TrainingProgress()],
     )
-    found = [each.label for each in model.classify(test)]
+    found = [str(each.label) for each in model.classify(test)]
     accuracy = percentage(found, test_labels)
     print(f"accuracy of the Transformer: {accuracy:.2f} %")
     for name, other in baselines(train, train_labels, test):

@@ -32,6 +32,7 @@ from keras_transformer.export.encoder_checks import (
 from keras_transformer.export.saved_model.compact_graph import compact
 from keras_transformer.export.saved_model.model_card import (
     Facts,
+    describe_model,
     describe_signatures,
     model_name,
     package_versions,
@@ -282,20 +283,10 @@ class EncoderFunctions(tf.Module):
 
 
 def _facts(output: Output) -> Facts:
-    model = output.model
-    encoder, tokenizer = encoder_of(model), model.tokenizer
-    kind = "no tokenizer" if tokenizer is None else type(tokenizer).__name__
-    facts: dict[str, object] = {
-        "class": type(model).__name__,
-        "parameters": f"{model.count_params():,}",
-        "num_layers": encoder.num_layers,
-        "hidden_dim": encoder.hidden_dim,
-        "vocabulary": f"{encoder.vocabulary_size:,}, {kind}",
-        "max_length": model.max_length,
-    }
-    if isinstance(model, TextEncoder):
+    facts = describe_model(output.model)
+    if isinstance(output.model, TextEncoder):
         return {**facts, "pooling": output.pooling, "normalize": output.normalize}
-    return {**facts, "classes": ", ".join(model.class_names)}
+    return facts
 
 
 def _usage(folder: pathlib.Path, inputs: Mapping[str, Sequence[object]]) -> str:

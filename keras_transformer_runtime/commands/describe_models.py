@@ -51,21 +51,32 @@ def describe_keras_model(path: pathlib.Path) -> Facts:
         **size_and_date(found),
         **facts,
         "written": _stored_date(found),
-        "next": next_commands(path, is_causal=facts["class"] == "CausalLM"),
+        "next": next_commands(path, str(facts["class"])),
     }
 
 
 def describe_trained_model(path: pathlib.Path) -> Facts:
-    """Describes the model that `load_trained_model` finds."""
+    """Describes the model that `load_model` finds."""
     from keras_transformer.export import describe_model
-    from keras_transformer.recipe.loading import load_trained_model
+    from keras_transformer.recipe.loading import load_model
 
-    return describe_model(load_trained_model(path))
+    return describe_model(load_model(path))
 
 
-def next_commands(path: pathlib.Path, is_causal: bool) -> list[str]:
-    """Returns the commands that take a trained model."""
-    if is_causal:
+def next_commands(path: pathlib.Path, class_name: str) -> list[str]:
+    """Returns the commands that take a trained model of a class."""
+    if class_name in ("TextClassifier", "TokenClassifier"):
+        return [
+            command("predict", path, "TEXTS"),
+            command("evaluate", path, "DATA"),
+            command("export", path, "FOLDER"),
+        ]
+    if class_name == "TextEncoder":
+        return [
+            command("embed", path, "TEXTS", "VECTORS.npy"),
+            command("export", path, "FOLDER"),
+        ]
+    if class_name == "CausalLM":
         return [
             command("generate", path, "--prompt", "TEXT"),
             command("evaluate", path, "TEXT"),
@@ -83,7 +94,7 @@ def _stored_date(path: pathlib.Path) -> str:
     if path.is_dir():
         metadata = read_json(path / "metadata.json")
     else:
-        # `load_trained_model` has checked the sizes of the members.
+        # `load_model` has checked the sizes of the members.
         with zipfile.ZipFile(path) as archive:
             metadata = json.loads(archive.read("metadata.json"))
     date = str(metadata.get("date_saved"))[:16].replace("@", " ").replace("T", " ")
@@ -156,14 +167,7 @@ def describe_pretrained(path: pathlib.Path) -> Facts:
 
 def _describe_loaded(model: "GenerativeModel | TextEncoder") -> Facts:
     from keras_transformer.export import describe_model
-    from keras_transformer.models import TextEncoder
 
-    if isinstance(model, TextEncoder):
-        return {
-            "loaded as": "TextEncoder",
-            "parameters": f"{model.count_params():,}",
-            "vocabulary": f"{model.vocabulary_size:,}",
-        }
     facts = describe_model(model)
     return {"loaded as": facts.pop("class"), **facts}
 
@@ -177,6 +181,13 @@ def describe_onnx_folder(path: pathlib.Path) -> Facts:
         **read_json(checked_file(path / "config.json", "path")),
         "next": [f"python examples/onnx_runtime.py {shlex.quote(str(path))} TEXT"],
     }
+
+
+def describe_onnx_encoder(path: pathlib.Path) -> Facts:
+    """Describes the graph and settings of a classifier or an encoder."""
+    graph = describe_onnx_graph(path / "model.onnx")
+    settings = read_json(checked_file(path / "config.json", "path"))
+    return {**graph, **size_and_date(path), **settings, "next": graph["next"]}
 
 
 def describe_onnx_graph(path: pathlib.Path) -> Facts:

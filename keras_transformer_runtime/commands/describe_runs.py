@@ -14,7 +14,11 @@ from keras_transformer_runtime.commands.describe_models import (
     size_and_date,
 )
 from keras_transformer_runtime.runs.folder import began_recipe
-from keras_transformer_runtime.runs.recipe import Recipe
+from keras_transformer_runtime.runs.label_recipe import (
+    PlannedLabelRecipe,
+    task_of_options,
+)
+from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe
 from keras_transformer_runtime.runs.run_position import RunPosition, checkpoint_files
 
 # Logs of an epoch that are not shown, besides those of the training text.
@@ -23,7 +27,14 @@ HIDDEN_LOGS = ("val_token_accuracy",)
 
 def describe_run(path: pathlib.Path) -> Facts:
     """Describes the folder of a run: its progress, its figures and its model."""
-    recipe = began_recipe(path)
+    recipe: PlannedRecipe | PlannedLabelRecipe
+    if task_of_options(path / "options.toml") is None:
+        recipe = began_recipe(path)
+        train, monitored = " ".join(recipe.train), _monitored(recipe)
+    else:
+        recipe = PlannedLabelRecipe.from_toml(path / "options.toml")
+        train = recipe.train
+        monitored = f"val_{recipe.metric}", recipe.metric == "loss"
     positions = [*checkpoint_files(path / "checkpoints")]
     reached = positions[-1] if positions else None
     is_complete = all(
@@ -32,27 +43,39 @@ def describe_run(path: pathlib.Path) -> Facts:
     facts = {
         "status": "complete" if is_complete else "not complete",
         **size_and_date(path),
-        "training text": " ".join(recipe.train),
+        "training text": train,
         "epochs": f"{reached.epochs if reached else 0} of {recipe.epochs}",
-        **_describe_history(path / "history.csv", *_monitored(recipe)),
+        **_describe_history(path / "history.csv", *monitored),
     }
     if is_complete:
-        figures, model = _describe_figures(path, recipe), describe_trained_model(path)
-        return {**facts, **figures, **model, "next": _next_commands(path, recipe)}
+        model = describe_trained_model(path)
+        next_ = _next_commands(path, str(model["class"]))
+        return {**facts, **_describe_figures(path, recipe), **model, "next": next_}
     if reached and reached.epochs < recipe.epochs:
         facts["resumes at"] = reached.resumes_at
     return {**facts, "next": [_resume(path / "checkpoints")]}
 
 
-def _next_commands(path: pathlib.Path, recipe: Recipe) -> list[str]:
+def _next_commands(path: pathlib.Path, class_name: str) -> list[str]:
     is_exported = any(path.glob("saved_model/*/saved_model.pb"))
     return [
-        *next_commands(path, recipe.model == "causal"),
+        *next_commands(path, class_name),
         *([command("serve", path)] if is_exported else []),
     ]
 
 
-def _describe_figures(path: pathlib.Path, recipe: Recipe) -> Facts:
+def _describe_figures(
+    path: pathlib.Path, recipe: PlannedRecipe | PlannedLabelRecipe
+) -> Facts:
+    if isinstance(recipe, PlannedLabelRecipe):
+        from keras_transformer.recipe import LabelFigures
+
+        found = LabelFigures.read(path / "figures.json")
+        return {
+            "figures of": f"the {found.data} data, {found.scores.examples}",
+            "figures": found.scores.lines(),
+            "weights": found.weights,
+        }
     from keras_transformer.recipe.result import Figures, read_figures
 
     figures = read_figures(path / "figures.json", recipe.model)

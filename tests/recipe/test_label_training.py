@@ -340,6 +340,9 @@ def test_the_commands(run, folder, tmp_path):
         else:
             with pytest.raises(ValueError, match=message):
                 invoke(*wrong)
+    shown = invoke("inspect", output).stdout
+    for part in ("complete", "accuracy", "TextClassifier", "predict", "bad, good"):
+        assert part in shown
     with pytest.raises(ValueError, match="is a TextClassifier. Use the command pred"):
         invoke("translate", output, tmp_path / "texts.txt")
     keras.utils.clear_session(free_memory=False)
@@ -366,4 +369,5 @@ def test_the_command_that_trains_a_tagger(folder, tmp_path):
     ]
     exported = invoke("export", output, tmp_path / "onnx", "--format", "onnx")
     assert exported.exit_code == 0 and (tmp_path / "onnx/model.onnx").is_file()
+    assert "ONNX encoder" in invoke("inspect", tmp_path / "onnx").stdout
     assert invoke("export", output, tmp_path / "x", "--format", "ctranslate2").exit_code

@@ -13,7 +13,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
 
 from keras_transformer.layers.positions.scheme import position_pair
-from keras_transformer.models import GenerativeModel, Seq2Seq
+from keras_transformer.models import GenerativeModel, Seq2Seq, TextEncoder
+from keras_transformer.models.encoder_model import EncoderModel
+from keras_transformer.types import Data
 from keras_transformer_runtime.model_paths import is_version
 
 FILE = "README.md"
@@ -33,15 +35,17 @@ INTERNAL_SIGNATURE = "__saved_model_init_op"
 Facts = Mapping[str, object]
 
 
-def describe_model(model: GenerativeModel) -> dict[str, object]:
+def describe_model(model: GenerativeModel | EncoderModel) -> dict[str, object]:
     """Describes a model.
 
     Args:
-        model: the model, such as a `Seq2Seq` or an `Ensemble`.
+        model: the model, such as a `Seq2Seq`, an `Ensemble` or a `TextClassifier`.
 
     Returns:
         Numbers and strings by name.
     """
+    if isinstance(model, EncoderModel):
+        return _describe_encoder(model)
     members = getattr(model, "models", [model])  # several of an `Ensemble`
     first = members[0]
     facts: dict[str, object] = {
@@ -75,6 +79,26 @@ def describe_model(model: GenerativeModel) -> dict[str, object]:
         limit = model.length_arguments[-1 if side == "target" else 0]
         facts[limit] = getattr(model, f"max_{side}_length")
     return facts
+
+
+def _describe_encoder(model: EncoderModel) -> dict[str, object]:
+    encoder: Data = model
+    if not isinstance(model, TextEncoder):
+        encoder = model.encoder  # of a classifier
+    kind = "no tokenizer"
+    if model.tokenizer is not None:
+        kind = type(model.tokenizer).__name__
+    facts: dict[str, object] = {
+        "class": type(model).__name__,
+        "parameters": f"{model.count_params():,}",
+        "num_layers": encoder.num_layers,
+        "hidden_dim": encoder.hidden_dim,
+        "vocabulary": f"{encoder.vocabulary_size:,}, {kind}",
+        "max_length": model.max_length,
+    }
+    if isinstance(model, TextEncoder):
+        return facts
+    return {**facts, "classes": ", ".join(getattr(model, "class_names", []))}
 
 
 def describe_signatures(filepath: str | os.PathLike) -> dict[str, str]:
