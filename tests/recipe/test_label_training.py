@@ -177,6 +177,46 @@ def test_a_run_of_half_types_and_both_exports(folder, tmp_path):
     assert (tmp_path / "run/onnx/1/model.onnx").is_file()
 
 
+@pytest.mark.slow
+@pytest.mark.once("torch")
+def test_pairs_of_texts_and_several_labels(tmp_path):
+    pairs = [("a film", "a good film", "yes"), ("a plot", "no plot", "no")] * 20
+    rows = [
+        {"premise": f"{a} {n}", "hypothesis": b, "label": label}
+        for n, (a, b, label) in enumerate(pairs)
+    ]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    options = {"task": "classify", "epochs": 4, "export": False}
+    model, figures = train_labels(
+        LabelRecipe(train=str(path), output=str(tmp_path / "pairs"), **TINY, **options)
+    )
+    assert model.encoder.num_segments == 2
+    assert model.classify([("a film 3", "a good film")])[0].label == "yes"
+    held_out = json_lines(tmp_path / "pairs/data/valid.jsonl")
+    assert {*held_out[0]} == {"text_a", "text_b", "label"}
+    printed = invoke(
+        "evaluate", tmp_path / "pairs", tmp_path / "pairs/data/valid.jsonl"
+    ).stdout
+    values = figures.scores.values
+    assert f"accuracy             {100 * values['accuracy']:8.2f}" in printed
+    labels = {"good": ["new"], "dull": [], "fine": ["new", "old"]}
+    rows = [{"text": f"a {word} film", "labels": x} for word, x in labels.items()] * 9
+    rows = [{**row, "text": f"{row['text']} {n}"} for n, row in enumerate(rows)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    options |= {"multi_label": True, "epochs": 25, "valid": 0.2}
+    model, figures = train_labels(
+        LabelRecipe(
+            train=str(path), output=str(tmp_path / "several"), **TINY, **options
+        )
+    )
+    assert figures.metric == "macro_f1" and figures.scores.confusion is None
+    assert model.classify(["a fine film 3"])[0].label == ["new", "old"]
+    assert model.classify(["a dull film 4"])[0].label == []
+    line = invoke("predict", tmp_path / "several", pipe="a fine film 3\n").stdout
+    assert line.startswith("new,old\t")
+
+
 def planned(recipe):
     plan, data = make_plan(recipe), read_data(recipe)
     tokenizer = make_label_tokenizer(plan, data)
