@@ -33,7 +33,17 @@ class Classification(NamedTuple):
         multi_label: bool = False,
         threshold: float = THRESHOLD,
     ) -> "Classification":
-        """Returns the class with the highest of the probabilities `(classes,)`."""
+        """Returns the class with the highest probability.
+
+        Args:
+            probabilities: float32 array `(classes,)`.
+            class_names: list of str.
+            multi_label: bool, whether a text can have several classes.
+            threshold: float, least probability of one of several.
+
+        Returns:
+            A `Classification`.
+        """
         values = dict(zip(class_names, probabilities.tolist(), strict=True))
         if multi_label:
             chosen = {name: x for name, x in values.items() if x >= threshold}
@@ -63,9 +73,16 @@ class TaggedSentence(NamedTuple):
     def of(
         cls, words: Sequence[str], probabilities: np.ndarray, class_names: Sequence[str]
     ) -> "TaggedSentence":
-        """Returns the tags with the highest of the probabilities `(words, classes)`.
+        """Returns the tags with the highest probabilities.
 
-        The last words may have no probabilities.
+        Args:
+            words: list of str.
+            probabilities: float32 array `(words, classes)`. The last words of a
+                sentence that is too long have none.
+            class_names: list of str, the tags.
+
+        Returns:
+            A `TaggedSentence`.
         """
         missing = len(words) - len(probabilities)
         tags = [class_names[place] for place in probabilities.argmax(-1)]

@@ -244,7 +244,14 @@ class LabelRecipe(RunOptions):
         }
 
     def completed(self, **choices: Any) -> Self:
-        """Returns the recipe with values in place of `None`."""
+        """Returns the recipe with values in place of `None`.
+
+        Args:
+            **choices: values by option. Those of options that are given are ignored.
+
+        Returns:
+            A `LabelRecipe`.
+        """
         missing = {n: x for n, x in choices.items() if vars(self)[n] is None}
         return dataclasses.replace(self, **missing)
 
