@@ -48,6 +48,7 @@ from keras_transformer_runtime.runs.folder import (
     damaged_figures,
     latest_position,
     next_version,
+    warn_of_another_cooldown,
     write_checksums,
 )
 from keras_transformer_runtime.runs.label_recipe import (
@@ -203,6 +204,7 @@ def _recipe_to_resume(
             f"epochs in {recipe.output}; received `epochs={completed.epochs}`. Choose "
             "another `output` for a run of fewer epochs."
         )
+    warn_of_another_cooldown(completed, began.epochs)
     return completed
 
 

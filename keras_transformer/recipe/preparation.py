@@ -32,6 +32,7 @@ from keras_transformer_runtime.display import Display
 from keras_transformer_runtime.files import written_whole
 from keras_transformer_runtime.runs.folder import (
     FIGURES,
+    began_recipe,
     latest_position,
     recipe_to_resume,
     warn_of_another_cooldown,
@@ -61,7 +62,7 @@ def prepare(recipe: Recipe, display: Display) -> PreparedRun:
     output = pathlib.Path(recipe.output)
     began = recipe_to_resume(recipe)
     if began is not None:
-        warn_of_another_cooldown(began)
+        warn_of_another_cooldown(began, began_recipe(output).epochs)
     plan = Plan((began or recipe).values())
     task = _task(plan, is_new=began is None)
     initial: GenerativeModel | None = None

@@ -7,6 +7,7 @@ import zlib
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.files import read_json, write_json
 from keras_transformer_runtime.model_paths import is_version
+from keras_transformer_runtime.runs.label_recipe import PlannedLabelRecipe
 from keras_transformer_runtime.runs.option_checks import SCHEDULES_TO_ZERO
 from keras_transformer_runtime.runs.recipe import PlannedRecipe, Recipe, read_entries
 from keras_transformer_runtime.runs.run_options import RunOptions
@@ -139,11 +140,15 @@ def text_checksum(file: str) -> int:
     return checksum
 
 
-def warn_of_another_cooldown(recipe: PlannedRecipe) -> None:
-    """Warns if the end of a run changes after the learning rate began to fall."""
+def warn_of_another_cooldown(
+    recipe: PlannedRecipe | PlannedLabelRecipe, epochs: int
+) -> None:
+    """Warns if the end of a run changes after the learning rate began to fall.
+
+    `epochs` is the number of epochs with which the run began.
+    """
     position = latest_position(recipe.output)
     assert position is not None
-    epochs = began_recipe(pathlib.Path(recipe.output)).epochs
     begun = position.epochs + bool(position.batches)
     falls_from_warmup = recipe.schedule in SCHEDULES_TO_ZERO
     is_cooling = begun > min(recipe.epochs, epochs) - recipe.cooldown

@@ -30,7 +30,7 @@ def test_warns_of_another_end_when_the_learning_rate_falls(
     """The run has 5 epochs, and the learning rate falls in the last two."""
     begin(tmp_path / "run", done, epochs=5, cooldown=2)
     recipe = planned(output=tmp_path / "run", epochs=epochs, cooldown=2)
-    folder.warn_of_another_cooldown(recipe)
+    folder.warn_of_another_cooldown(recipe, 5)
     messages = [str(warning.message) for warning in recwarn]
     assert len(messages) == warns
     message = f"`epochs={epochs}` replaces `epochs=5` in epoch {done}"
@@ -85,7 +85,8 @@ def test_warns_in_an_epoch_where_the_learning_rate_falls(tmp_path):
     begin(tmp_path, 3, epochs=5, cooldown=2)
     (tmp_path / "checkpoints/epoch-0004-after-batch-000007.npz").touch()
     with pytest.warns(UserWarning, match="replaces `epochs=5` in epoch 4"):
-        folder.warn_of_another_cooldown(planned(output=tmp_path, epochs=6, cooldown=2))
+        recipe = planned(output=tmp_path, epochs=6, cooldown=2)
+        folder.warn_of_another_cooldown(recipe, 5)
 
 
 def test_a_run_with_missing_files_is_refused(tmp_path):
