@@ -9,7 +9,7 @@ from keras_transformer_runtime.engines.engine import Engine, Hypothesis
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.serving.application import Application
 from keras_transformer_runtime.serving.batching import Batcher
-from keras_transformer_runtime.serving.loaded_model import GENERATING, LoadedModel
+from keras_transformer_runtime.serving.loaded_model import GENERATING, GeneratingModel
 from keras_transformer_runtime.serving.served_model import (
     LoadedVersion,
     ModelVersion,
@@ -87,7 +87,7 @@ class FakeEngine(Engine):
         raise NotImplementedError
 
 
-class FakeModel(LoadedModel):
+class FakeModel(GeneratingModel):
     """A version of a model with a `FakeEngine`."""
 
     max_texts = 4

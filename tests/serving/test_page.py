@@ -24,7 +24,7 @@ from keras_transformer_runtime.serving.application import PAGE, Application
 from keras_transformer_runtime.serving.batching import Batcher
 from keras_transformer_runtime.serving.loaded_model import (
     GENERATING,
-    LoadedModel,
+    GeneratingModel,
     Progress,
 )
 from keras_transformer_runtime.serving.requests import RequestError
@@ -90,7 +90,7 @@ FAINT_TEXTS = """() => {
 }"""
 
 
-class UpperCase(LoadedModel):
+class UpperCase(GeneratingModel):
     """A model that changes words to upper case, with fixed attention.
 
     In head h of layer l, token t attends to token t + 3 l + h, modulo their number.
