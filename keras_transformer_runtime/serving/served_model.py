@@ -327,10 +327,11 @@ def load_version(
     """Loads a version with its engine."""
     if version.engine == "ctranslate2":
         return CTranslate2Model(version.folder, threads)
-    import_tensorflow_quietly()
     encoder = EncoderDescription.read(version.folder)
     if encoder is not None:
         check_encoder_options(options, encoder)
+    import_tensorflow_quietly()
+    if encoder is not None:
         from keras_transformer_runtime.serving.saved_model_encoder import ServedEncoder
 
         most = options.batch_sizes[-1]
