@@ -66,7 +66,7 @@ class ServedEncoder(LoadedModel):
         pass
 
     def sizes(self, rows: Sequence[Row]) -> list[int]:
-        """Returns the numbers of characters, of which a text has more than tokens."""
+        """Returns the numbers of characters, since those of tokens are not known."""
         limit = self._encoder.description.max_length or math.inf
         sizes = [SPECIAL_TOKENS + sum(map(_size, row.values())) for row in rows]
         return [int(min(size, limit)) for size in sizes]
