@@ -79,8 +79,7 @@ class SavedModelEncoder:
             rows = found["probabilities"]
             return [Classification.of(row, names, several, threshold) for row in rows]
 
-        entries: Sequence[str | tuple[str, str]] = texts
-        return self._in_batches(compute, entries, batch_size)
+        return self._in_batches(compute, texts, batch_size)
 
     def tag(
         self, sentences: Sequence[Sequence[str]], batch_size: int = 64
