@@ -9,7 +9,12 @@ from keras_transformer_runtime.engines.engine import Engine, Hypothesis
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.serving.application import Application
 from keras_transformer_runtime.serving.batching import Batcher
-from keras_transformer_runtime.serving.loaded_model import GENERATING, LoadedModel
+from keras_transformer_runtime.serving.loaded_model import (
+    GENERATING,
+    GeneratingModel,
+    LoadedModel,
+)
+from keras_transformer_runtime.serving.rest import Signature, TensorSpec
 from keras_transformer_runtime.serving.served_model import (
     LoadedVersion,
     ModelVersion,
@@ -87,7 +92,7 @@ class FakeEngine(Engine):
         raise NotImplementedError
 
 
-class FakeModel(LoadedModel):
+class FakeModel(GeneratingModel):
     """A version of a model with a `FakeEngine`."""
 
     max_texts = 4
@@ -121,6 +126,75 @@ class FakeModel(LoadedModel):
             }
             for row in rows
         ]
+
+
+class FakeEncoder(LoadedModel):
+    """A classifier, a tagger or an encoder.
+
+    The probability of a class is 0.9 if the text contains its name, and otherwise 0.1.
+    A word `Anna/B-PER` has the tag `B-PER`, and one without a slash the first of the
+    tags. The vector of a text has the numbers of the letters a, b and c.
+    """
+
+    max_texts = 4
+
+    def __init__(self, task, class_names=(), multi_label=False):
+        self.task = task
+        self.class_names = class_names
+        self.multi_label = multi_label
+        text = {"text": TensorSpec("string")}
+        self.signatures = {"serving_default": Signature(text, {})}
+        self.calls = []  # the texts of each batch
+
+    def facts(self, limits):
+        return {
+            "engine": "saved_model",
+            "class_names": self.class_names,
+            "multi_label": self.multi_label,
+            "max_length": 12,
+        }
+
+    def metadata(self):
+        return {"signature_def": {"signature_def": {}}}
+
+    def close(self):
+        pass
+
+    def call(self, name, rows):
+        self.calls.append([row["text"] for row in rows])
+        compute = {"classify": self._classes, "tag": self._tags, "embed": self._vector}
+        return [
+            {**compute[self.task](row["text"]), "truncated": "cut" in row["text"]}
+            for row in rows
+        ]
+
+    def _classes(self, text):
+        if text == "refuse":
+            raise ValueError("`text` must be nice")
+        found = [0.9 if name in text else 0.1 for name in self.class_names]
+        is_label = [value > 0.5 for value in found]
+        labels = [
+            name if chosen else ""
+            for name, chosen in zip(self.class_names, is_label, strict=True)
+        ]
+        best = found.index(max(found))
+        return {
+            "label": labels if self.multi_label else self.class_names[best],
+            "score": found if self.multi_label else found[best],
+            "classes": [*self.class_names],
+            "probabilities": found,
+        }
+
+    def _tags(self, text):
+        pairs = [word.partition("/")[::2] for word in text.split()]
+        return {
+            "word": [word for word, _ in pairs],
+            "tag": [tag or self.class_names[0] for _, tag in pairs],
+            "score": [0.5 + 0.1 * (place % 4) for place in range(len(pairs))],
+        }
+
+    def _vector(self, text):
+        return {"vector": [float(text.count(letter)) for letter in "abc"]}
 
 
 def served(name, options, model):

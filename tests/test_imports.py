@@ -88,7 +88,9 @@ REQUIRED = {
 }
 # Modules of the runtime that import TensorFlow or Ray, or modules without a name.
 NEED_TENSORFLOW = {
-    *("__init__", "on_ray", "saved_model", "saved_model_engine", "warmup_requests"),
+    *("__init__", "on_ray", "saved_model", "saved_model_encoder"),
+    *("saved_model_engine", "saved_model_signatures", "signature_call"),
+    "warmup_requests",
 }
 BY_NAME = {"__import__", "import_module", "importlib.import_module"}
 USE_A_BACKEND = {

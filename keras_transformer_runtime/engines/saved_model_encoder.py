@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401 (registers its operations)
 
 from keras_transformer_runtime.engines.encoder_description import EncoderDescription
+from keras_transformer_runtime.engines.signature_call import call_signature
 from keras_transformer_runtime.labels.predictions import (
     THRESHOLD,
     Classification,
@@ -122,10 +123,7 @@ class SavedModelEncoder:
                 f"{self.path} must have the signature {signature!r}; it has "
                 f"{', '.join(self.signatures)}."
             )
-        found = self.signatures[signature](
-            **{name: tf.constant(value) for name, value in inputs.items()}
-        )
-        outputs = {name: value.numpy() for name, value in found.items()}
+        outputs = call_signature(self.signatures[signature], inputs)
         kind = "sentences" if self.description.task == "tag" else "texts"
         is_cut = outputs.get("truncated", np.zeros(0, bool))
         warn_of_cut_texts(is_cut, self.description.max_length, kind)

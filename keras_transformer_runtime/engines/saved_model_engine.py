@@ -4,7 +4,6 @@ import hashlib
 import math
 import os
 import pathlib
-import re
 from collections.abc import Iterator, Sequence
 from typing import Self
 
@@ -25,6 +24,7 @@ from keras_transformer_runtime.engines.generation_options import (
     final_beginning,
 )
 from keras_transformer_runtime.engines.model_description import ModelDescription
+from keras_transformer_runtime.engines.signature_call import call_signature
 
 
 class SavedModelEngine(Engine):
@@ -281,31 +281,7 @@ class SavedModelEngine(Engine):
         Raises:
             ValueError: if the graph refuses an input.
         """
-        function = self.signatures[signature]
-        specs = function.structured_input_signature[1]
-        tensors = {
-            name: _tensor(name, values, specs[name]) for name, values in inputs.items()
-        }
-        try:
-            outputs = function(**tensors)
-        except tf.errors.InvalidArgumentError as error:
-            message = re.search(r"(`\w+` and )?`\w+` must[^\]\n']*", str(error))
-            raise ValueError(f"{message[0] if message else error}.") from None
-        return {name: output.numpy() for name, output in outputs.items()}
-
-
-def _tensor(name: str, values: Sequence[object], spec: tf.TensorSpec) -> tf.Tensor:
-    try:
-        tensor = tf.constant([*values], spec.dtype)
-    except ValueError:  # a ragged list
-        raise ValueError(
-            f"`{name}` must have entries of one shape; received several."
-        ) from None
-    if not spec.shape.is_compatible_with(tensor.shape):
-        raise ValueError(
-            f"`{name}` must have the shape {spec.shape}; received {tensor.shape}."
-        )
-    return tensor
+        return call_signature(self.signatures[signature], inputs)
 
 
 def _hypotheses(

@@ -11,7 +11,7 @@ they process a request:
   what they share in `endpoints`, `requests` and `rest`
 - `served_model`: the versions of a model; `sentences` splits long texts
 - `batching`: batches of texts
-- `loaded_model`, `saved_model`: a version in memory
+- `loaded_model`, `saved_model`, `saved_model_encoder`: a version in memory
 
 `server_options` has the options, `versions` finds the folders of versions, `server`
 starts and stops the server, and `on_ray` runs it on several machines. The extra `serve`

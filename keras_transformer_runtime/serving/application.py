@@ -158,11 +158,10 @@ def _description(model: ServedModel, limits: ServerOptions) -> dict[str, object]
     loaded = version.loaded.model
     return {
         **description,
+        **loaded.facts(limits),
         "version": version.number,
-        "engine": loaded.engine.name,
-        "is_language_model": loaded.engine.is_language_model,
+        "task": loaded.task,
         "languages": model.languages,
-        "num_beams": min(loaded.engine.options.num_beams, limits.max_beams),
         "compiling": loaded.progress.remaining,
         "signatures": sorted(loaded.signatures),
     }

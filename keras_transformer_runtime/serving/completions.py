@@ -203,7 +203,7 @@ class Completions(Endpoints):
     ) -> tuple[LoadedVersion, Generation]:
         """Returns the version of a language model, and how it continues prompts."""
         loaded = model.available().loaded
-        engine = loaded.model.engine
+        engine = loaded.model.generating.engine
         if not engine.is_language_model:
             raise RequestError(
                 400,
@@ -300,7 +300,9 @@ class Completions(Endpoints):
         outputs: Sequence[Hypothesis],
     ) -> Usage:
         """Counts the tokens of a request."""
-        prompts = await asyncio.to_thread(loaded.model.measure, asked.prompts)
+        prompts = await asyncio.to_thread(
+            loaded.model.generating.measure, asked.prompts
+        )
         return Usage(sum(prompts), sum(each.length for each in outputs))
 
 

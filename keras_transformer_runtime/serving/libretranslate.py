@@ -162,7 +162,7 @@ class LibreTranslate(Endpoints):
 
     async def _translate(self, asked: TranslateRequest, model: ServedModel) -> Response:
         loaded = model.available().loaded
-        engine = loaded.model.engine
+        engine = loaded.model.generating.engine
         options = generation_options(asked.options(), engine, self.options)
         found = await model.generate(loaded, asked.texts, Generation(options))
         self.metrics.texts.labels(model.name).inc(len(found))

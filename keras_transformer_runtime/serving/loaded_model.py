@@ -15,6 +15,7 @@ from keras_transformer_runtime.serving.requests import (
     Text,
 )
 from keras_transformer_runtime.serving.rest import Row, Signature, TensorSpec
+from keras_transformer_runtime.serving.server_options import ServerOptions
 
 _TEXT = {"text": TensorSpec("string")}
 _SCORES = {"score": TensorSpec("float32"), "truncated": TensorSpec("bool")}
@@ -47,23 +48,35 @@ class LoadedModel(abc.ABC):
     """A version of a model that computes batches.
 
     Attributes:
-        engine: the `Engine`.
+        task: str, what the model computes: `"generate"`, `"classify"`, `"tag"` or
+            `"embed"`.
         signatures: `Signature`s by name, those of TensorFlow Serving's API.
         max_texts: int, maximum number of texts of a batch.
         batches: int, number of batches that are computed at the same time.
-        has_own_nbest: bool, whether the model has the signature `nbest` itself.
     """
 
-    engine: Engine
+    task: str
     signatures: dict[str, Signature]
     max_texts: int
     batches = 1
-    has_own_nbest = False
 
     @property
     def progress(self) -> Progress:
         """The progress of the compilation."""
         return Progress()
+
+    @property
+    def generating(self) -> "GeneratingModel":
+        """This model, if it generates texts. Otherwise it raises `RequestError`."""
+        raise RequestError(
+            400,
+            f"the model must generate texts; its task is {self.task!r}. Use "
+            "`/v1/models/NAME:predict`",
+        )
+
+    @abc.abstractmethod
+    def facts(self, limits: ServerOptions) -> dict[str, object]:
+        """Returns what the page has to know, as values of JSON."""
 
     @abc.abstractmethod
     def metadata(self) -> dict[str, object]:
@@ -77,24 +90,9 @@ class LoadedModel(abc.ABC):
     def close(self) -> None:
         """Stops the compilation."""
 
-    def measure(self, texts: Sequence[str]) -> list[int]:
-        """Counts the tokens of texts.
-
-        Raises `RequestError` if a text is too long for the model.
-        """
-        try:
-            lengths = self.engine.measure(texts, "source")
-        except ValueError as error:
-            raise RequestError(400, str(error)) from None
-        limit = self.engine.max_source_length or math.inf
-        longest = max(lengths, default=0)
-        if longest > limit:
-            raise RequestError(
-                400,
-                f"each text must have at most max_source_length={limit} tokens; "
-                f"received {longest} tokens",
-            )
-        return lengths
+    def sizes(self, rows: Sequence[Row]) -> list[int]:
+        """Returns for each row of a signature the number of tokens, or more."""
+        return [1] * len(rows)
 
     def compute(
         self, key: Generation | SignatureCall, rows: Sequence[Row | Text]
@@ -115,8 +113,57 @@ class LoadedModel(abc.ABC):
     def _compute(
         self, key: Generation | SignatureCall, rows: Sequence[Row | Text]
     ) -> Sequence[object]:
+        assert isinstance(key, SignatureCall)
+        return self.call(key.name, [row for row in rows if isinstance(row, dict)])
+
+
+class GeneratingModel(LoadedModel):
+    """A model that generates texts.
+
+    Attributes:
+        engine: the `Engine`.
+        has_own_nbest: bool, whether the model has the signature `nbest` itself.
+    """
+
+    task = "generate"
+    engine: Engine
+    has_own_nbest = False
+
+    @property
+    def generating(self) -> "GeneratingModel":
+        return self
+
+    def facts(self, limits: ServerOptions) -> dict[str, object]:
+        return {
+            "engine": self.engine.name,
+            "is_language_model": self.engine.is_language_model,
+            "num_beams": min(self.engine.options.num_beams, limits.max_beams),
+        }
+
+    def measure(self, texts: Sequence[str]) -> list[int]:
+        """Counts the tokens of texts.
+
+        Raises `RequestError` if a text is too long for the model.
+        """
+        try:
+            lengths = self.engine.measure(texts, "source")
+        except ValueError as error:
+            raise RequestError(400, str(error)) from None
+        limit = self.engine.max_source_length or math.inf
+        longest = max(lengths, default=0)
+        if longest > limit:
+            raise RequestError(
+                400,
+                f"each text must have at most max_source_length={limit} tokens; "
+                f"received {longest} tokens",
+            )
+        return lengths
+
+    def _compute(
+        self, key: Generation | SignatureCall, rows: Sequence[Row | Text]
+    ) -> Sequence[object]:
         if isinstance(key, SignatureCall):
-            return self.call(key.name, [row for row in rows if isinstance(row, dict)])
+            return super()._compute(key, rows)
         texts = [row for row in rows if isinstance(row, Text)]
 
         def on_text(place: int, text: str) -> bool:
@@ -133,7 +180,7 @@ class LoadedModel(abc.ABC):
         )
 
 
-class CTranslate2Model(LoadedModel):
+class CTranslate2Model(GeneratingModel):
     """A folder for CTranslate2, which compiles nothing."""
 
     max_texts = 64

@@ -28,7 +28,9 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self.requests = self._counter("requests", "Requests", "model", "status")
-        self.texts = self._counter("texts", "Decoded texts", "model")
+        self.texts = self._counter(
+            "texts", "Texts of the requests that were computed", "model"
+        )
         self.seconds = Histogram(
             "request_seconds",
             "Time from request to response",

@@ -53,7 +53,7 @@ _PATHS = (
     _Path(
         "/v1/models/{name}:predict",
         "post",
-        "Compute a signature (TensorFlow Serving).",
+        "Compute a signature: outputs, classes, tags or vectors (TensorFlow Serving).",
         PredictBody,
     ),
     _Path(

@@ -3,8 +3,6 @@
 import bisect
 import ctypes
 import logging
-import math
-import os
 import pathlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from google.protobuf.json_format import MessageToDict
-from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.engines.model_description import (
@@ -23,9 +19,15 @@ from keras_transformer_runtime.engines.model_description import (
 )
 from keras_transformer_runtime.engines.saved_model_engine import SavedModelEngine
 from keras_transformer_runtime.engines.warmup_requests import warmup_requests
-from keras_transformer_runtime.serving.loaded_model import LoadedModel, Progress
+from keras_transformer_runtime.serving.loaded_model import GeneratingModel, Progress
 from keras_transformer_runtime.serving.requests import RequestError
-from keras_transformer_runtime.serving.rest import Row, Signature, TensorSpec
+from keras_transformer_runtime.serving.rest import Row
+from keras_transformer_runtime.serving.saved_model_signatures import (
+    json_row,
+    metadata_of,
+    set_threads,
+    signatures_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -257,7 +259,7 @@ class PaddedSavedModel(SavedModelEngine):
         return self._fillers[length, side]
 
 
-class ServedSavedModel(LoadedModel):
+class ServedSavedModel(GeneratingModel):
     """A SavedModel that `export` has written.
 
     The largest shape is compiled first. Then batches are computed in it until their own
@@ -275,8 +277,7 @@ class ServedSavedModel(LoadedModel):
     has_own_nbest = True
 
     def __init__(self, folder: pathlib.Path, batch_sizes: Sequence[int], threads: int):
-        if tf.config.threading.get_intra_op_parallelism_threads() != threads:
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
+        set_threads(threads)
         self._folder = folder
         self._stops = False
         self._error = ""
@@ -291,11 +292,8 @@ class ServedSavedModel(LoadedModel):
         )
         self.engine = PaddedSavedModel(folder, description, batch_sizes)
         self.signatures = {
-            name: Signature(
-                _specs(function.structured_input_signature[1]),
-                _specs(function.structured_outputs),
-            )
-            for name, function in self.engine.signatures.items()
+            name: signature
+            for name, signature in signatures_of(self.engine.signatures).items()
             if name not in ("lengths", "check_constraints")
         }
         if self.engine.remaining:
@@ -326,18 +324,7 @@ class ServedSavedModel(LoadedModel):
             self.engine.remaining = []
 
     def metadata(self) -> dict[str, object]:
-        with open(os.path.join(self._folder, "saved_model.pb"), "rb") as file:
-            (graph, *_) = SavedModel.FromString(file.read()).meta_graphs
-        signatures = {
-            name: MessageToDict(
-                signature,
-                preserving_proto_field_name=True,
-                use_integers_for_enums=False,
-            )
-            for name, signature in sorted(graph.signature_def.items())
-            if name in self.signatures
-        }
-        return {"signature_def": {"signature_def": signatures}}
+        return metadata_of(self._folder, self.signatures)
 
     def call(self, name: str, rows: Sequence[Row]) -> Sequence[Row]:
         columns = {key: [row[key] for row in rows] for key in rows[0]}
@@ -368,26 +355,13 @@ def _padded_length(length: int) -> int:
     return steps[bisect.bisect_left(steps, length)]
 
 
-def _specs(specs: dict[str, tf.TensorSpec]) -> dict[str, TensorSpec]:
-    return {
-        name: TensorSpec(spec.dtype.name, spec.shape.rank)
-        for name, spec in specs.items()
-    }
-
-
 def _result_rows(
     signature: str, outputs: dict[str, np.ndarray], count: int
 ) -> Iterator[Row]:
     """Yields the outputs of each text, without padding, as values of JSON."""
     for row in range(count):
         cells = {name: _cell(name, row, outputs, signature) for name in sorted(outputs)}
-        for cell in cells.values():
-            if cell.dtype.kind == "f" and np.isnan(cell).any():
-                raise FloatingPointError(
-                    "the model computes NaN for this request; check that its weights "
-                    "are finite"
-                )
-        yield {name: _json_value(cell) for name, cell in cells.items()}
+        yield json_row(cells)
 
 
 def _cell(
@@ -408,18 +382,3 @@ def _width(side: str, row: int, outputs: dict[str, np.ndarray]) -> int:
     tokens = outputs["tokens" if side == "target" else "source_tokens"][row]
     used = np.flatnonzero(tokens != b"")
     return int(used[-1]) + 1 if used.size else 0
-
-
-def _json_value(value: object) -> object:
-    """Converts an array to nested lists, and bytes to str.
-
-    A value that JSON cannot express becomes `None`, such as the score of a missing
-    hypothesis, which is infinite.
-    """
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, list):
-        return [_json_value(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, cast
 
+from keras_transformer_runtime.engines.encoder_description import EncoderDescription
 from keras_transformer_runtime.engines.engine import Hypothesis
 from keras_transformer_runtime.phrase_dictionary import PhraseDictionary, check_spelled
 from keras_transformer_runtime.serving import sentences
@@ -21,7 +22,11 @@ from keras_transformer_runtime.serving.requests import (
 )
 from keras_transformer_runtime.serving.rest import Row
 from keras_transformer_runtime.serving.server_options import ModelOptions
-from keras_transformer_runtime.serving.versions import VersionFolder, selected_versions
+from keras_transformer_runtime.serving.versions import (
+    VersionFolder,
+    check_encoder_options,
+    selected_versions,
+)
 from keras_transformer_runtime.tensorflow_import import import_tensorflow_quietly
 
 logger = logging.getLogger(__name__)
@@ -45,9 +50,8 @@ class LoadedVersion(NamedTuple):
         self, texts: Sequence[Text], generation: Generation
     ) -> list[list[Hypothesis]]:
         """Returns the hypotheses of texts."""
-        lengths = await asyncio.to_thread(
-            self.model.measure, [text.text for text in texts]
-        )
+        measure = self.model.generating.measure
+        lengths = await asyncio.to_thread(measure, [text.text for text in texts])
         found = await self.batcher.submit(generation, texts, lengths)
         return cast(list[list[Hypothesis]], found)
 
@@ -56,7 +60,7 @@ class LoadedVersion(NamedTuple):
         values = rows[0].values()
         widths = tuple(len(value) for value in values if isinstance(value, list))
         call = SignatureCall(signature, widths)
-        found = await self.batcher.submit(call, rows, [1] * len(rows))
+        found = await self.batcher.submit(call, rows, self.model.sizes(rows))
         return cast(list[Row], found)
 
 
@@ -128,10 +132,10 @@ class ServedModel:
         """The codes of the source and the target language, if they are known."""
         if not self.ready:
             return None
-        engine = self.available().loaded.model.engine
-        if engine.is_language_model:
+        model = self.available().loaded.model
+        if model.task != "generate" or model.generating.engine.is_language_model:
             return None
-        return self.options.languages or engine.languages
+        return self.options.languages or model.generating.engine.languages
 
     @property
     def compiling(self) -> int:
@@ -323,7 +327,15 @@ def load_version(
     """Loads a version with its engine."""
     if version.engine == "ctranslate2":
         return CTranslate2Model(version.folder, threads)
+    encoder = EncoderDescription.read(version.folder)
+    if encoder is not None:
+        check_encoder_options(options, encoder)
     import_tensorflow_quietly()
+    if encoder is not None:
+        from keras_transformer_runtime.serving.saved_model_encoder import ServedEncoder
+
+        most = options.batch_sizes[-1]
+        return ServedEncoder(version.folder, encoder, most, threads)
     from keras_transformer_runtime.serving.saved_model import ServedSavedModel
 
     return ServedSavedModel(version.folder, options.batch_sizes, threads)

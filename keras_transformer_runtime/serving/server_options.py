@@ -48,7 +48,8 @@ class ModelOptions(_Options):
         max_tokens: int, maximum number of tokens of a batch of several texts, padded to
             the longest.
         batch_sizes: ints, numbers of texts for which a SavedModel is compiled. A batch
-            is padded to the next size.
+            is padded to the next size. The batches of a classifier or an encoder, which
+            is not compiled, have at most the largest of these numbers.
         max_waiting: int, maximum number of waiting texts. Further requests are
             refused with status 503.
         split_sentences: str, language (ISO 639-1, such as `"en"`) by whose rules texts

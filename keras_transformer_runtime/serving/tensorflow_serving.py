@@ -73,18 +73,20 @@ class TensorFlowServing(Endpoints):
         """Computes the outputs of a signature."""
         name, rows = parsed.signature, parsed.rows
         takes_text = "text" in loaded.model.signatures[name].inputs
-        if name not in GENERATING or not takes_text:
+        generates = loaded.model.task == "generate" and name in GENERATING
+        if not (generates and takes_text):
             if parsed.options is not None:
                 raise RequestError(
                     400, f"the signature {name!r} has no 'options'; remove them"
                 )
             return await loaded.call(name, rows)
+        generating = loaded.model.generating
         is_default = name == rest.DEFAULT_SIGNATURE
         prefixes = [row.get("prefix", "") for row in rows]
         given = (parsed.options or OptionFields()).model_dump()
-        if not is_default and parsed.options is None and loaded.model.has_own_nbest:
+        if not is_default and parsed.options is None and generating.has_own_nbest:
             return await loaded.call(name, rows)  # with a seed for each text
-        engine = loaded.model.engine
+        engine = generating.engine
         options = generation_options(given, engine, self.options, any(prefixes))
         seeds = {row["seed"] for row in rows if "seed" in row}
         if options.samples and options.seed is None and seeds:

@@ -4,6 +4,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from keras_transformer_runtime.engines.encoder_description import EncoderDescription
 from keras_transformer_runtime.engines.model_description import FILE
 from keras_transformer_runtime.model_paths import is_version
 from keras_transformer_runtime.packages import require_extra
@@ -45,8 +46,31 @@ def check_versions(models: Mapping[str, ModelOptions]) -> None:
                 f"folder={options.folder}, versions={options.versions}. Export a "
                 "version, or set `wait_for_versions` to start without one."
             )
+        for version in selected.values():
+            encoder = _encoder_of(version.folder)
+            if encoder is not None:
+                check_encoder_options(options, encoder)
     if "saved_model" in engines:
         require_extra("tensorflow", "The engine of SavedModels")
+
+
+def check_encoder_options(options: ModelOptions, encoder: EncoderDescription) -> None:
+    """Checks that no option of a classifier or an encoder is for generated texts."""
+    for name in ("languages", "split_sentences", "dictionary"):
+        if getattr(options, name) is not None:
+            raise ValueError(
+                f"`{name}` must be given for models that generate texts alone; "
+                f"received it for {options.folder}, whose task is {encoder.task!r}. "
+                f"Remove `{name}`, or set it for other models in a file for `--config`."
+            )
+
+
+def _encoder_of(folder: pathlib.Path) -> EncoderDescription | None:
+    """Returns the description of a classifier or an encoder; `None` of other models."""
+    try:
+        return EncoderDescription.read(folder)
+    except ValueError:  # Loading the version raises the error.
+        return None
 
 
 def _versions(folder: pathlib.Path, engine: str) -> dict[int, VersionFolder]:

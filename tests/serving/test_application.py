@@ -6,7 +6,7 @@ import json
 import threading
 
 import pytest
-from fake_models import FakeModel, client_of, served
+from fake_models import FakeEncoder, FakeModel, client_of, served
 
 from keras_transformer_runtime.serving.completions import Completion
 from keras_transformer_runtime.serving.loaded_model import GENERATING, Progress
@@ -297,7 +297,7 @@ def test_status_and_metadata(client):
     expected = {
         **{"name": "upper", "splits_sentences": False, "terms": 0},
         **{"ready": True, "version": 3, "signatures": ["nbest", "serving_default"]},
-        **{"engine": "fake", "is_language_model": False},
+        **{"engine": "fake", "task": "generate", "is_language_model": False},
         **{"languages": None, "compiling": 0},
     }
     assert upper.items() >= expected.items()
@@ -534,6 +534,73 @@ def test_translate_is_not_a_completion(client):
     assert response.status_code == 400
     message = response.json()["error"]["message"]
     assert "translates texts. Use `/translate` or `/v1/models/upper:pr" in message
+
+
+@pytest.fixture
+def films(tmp_path):
+    """A client of a server of a classifier and a model that translates."""
+    given = {"folder": tmp_path}
+    models = {"films": given, "upper": given | {"languages": ("en", "de")}}
+    options = make_server_options(models=models)
+    fakes = {"films": FakeEncoder("classify", ("bad", "good")), "upper": FakeModel()}
+    models = {name: served(name, options.models[name], fakes[name]) for name in fakes}
+    with client_of(models, options) as client:
+        client.fakes = fakes
+        yield client
+
+
+def test_the_classes_of_texts(films):
+    path = "/v1/models/films:predict"
+    good = {"label": "good", "score": 0.9, "truncated": False}
+    good |= {"classes": ["bad", "good"], "probabilities": [0.1, 0.9]}
+    response = films.post(path, json={"instances": ["a good one"]})
+    assert response.json() == {"predictions": [good]}
+    columns = films.post(path, json={"inputs": {"text": ["good", "bad"]}}).json()
+    assert columns["outputs"]["label"] == ["good", "bad"]
+    assert films.fakes["films"].calls[-1] == ["good", "bad"]
+    refused = films.post(path, json={"instances": ["refuse"]})
+    assert (refused.status_code, refused.json()) == (
+        400,
+        {"error": "`text` must be nice"},
+    )
+    for body, message in (
+        ({"options": {"num_beams": 2}}, "the signature 'serving_default' has no 'opt"),
+        ({"signature_name": "nbest"}, "must be one of ['serving_default']; received"),
+    ):
+        response = films.post(path, json={"instances": ["a"], **body})
+        assert response.status_code == 400
+        assert message in response.json()["error"]
+    assert 'texts_total{model="films"} 3.0' in films.get("/metrics").text
+
+
+def test_a_classifier_generates_no_texts(films):
+    body = {"model": "films", "prompt": "a"}
+    for stream in (False, True):
+        response = films.post("/v1/completions", json={**body, "stream": stream})
+        assert response.status_code == 400
+        assert response.json()["error"]["message"] == (
+            "the model must generate texts; its task is 'classify'. Use "
+            "`/v1/models/NAME:predict`"
+        )
+    assert [each["code"] for each in films.get("/languages").json()] == ["en"]
+    asked = {"q": "a", "source": "auto", "target": "de"}
+    assert films.post("/translate", json=asked).json() == {"translatedText": "A"}
+    assert films.post("/translate", json={**asked, "target": "fr"}).status_code == 400
+
+
+def test_a_list_of_models_with_different_tasks(films):
+    found = films.get("/v1/models").json()
+    assert [each["id"] for each in found["data"]] == ["films", "upper"]
+    first, second = found["models"]
+    assert first == {
+        **{"name": "films", "ready": True, "version": 3, "task": "classify"},
+        **{"splits_sentences": False, "terms": 0, "languages": None, "compiling": 0},
+        **{"engine": "saved_model", "class_names": ["bad", "good"]},
+        **{"multi_label": False, "max_length": 12},
+        "signatures": ["serving_default"],
+    }
+    assert second["task"] == "generate" and second["languages"] == ["en", "de"]
+    assert films.get("/ready").json()["compiling"] == {"films": 0, "upper": 0}
 
 
 def test_a_version_that_has_failed(client):

@@ -24,7 +24,7 @@ from keras_transformer_runtime.serving import connections, protection
 from keras_transformer_runtime.serving.application import Application
 from keras_transformer_runtime.serving.batching import Batcher
 from keras_transformer_runtime.serving.connections import HTTPConfig
-from keras_transformer_runtime.serving.loaded_model import GENERATING, LoadedModel
+from keras_transformer_runtime.serving.loaded_model import GENERATING, GeneratingModel
 from keras_transformer_runtime.serving.served_model import (
     LoadedVersion,
     ModelVersion,
@@ -83,7 +83,7 @@ class UpperCase(Engine):
         raise NotImplementedError
 
 
-class Loaded(LoadedModel):
+class Loaded(GeneratingModel):
     signatures = {**GENERATING}
     max_texts = 4
 

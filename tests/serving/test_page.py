@@ -1,11 +1,9 @@
 """The page of the server: its file, and its behaviour in a browser."""
 
-import contextlib
 import json
 import math
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import threading
@@ -14,17 +12,17 @@ import urllib.request
 from types import SimpleNamespace
 
 import pytest
-import uvicorn
 from ctranslate2_designs import causal_model_of, model_of
+from served_pages import FAINT_TEXTS, PATIENCE_SECONDS, serving
 
 from keras_transformer import BeamSearch, GreedySearch
 from keras_transformer_runtime.engines.engine import Hypothesis
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
-from keras_transformer_runtime.serving.application import PAGE, Application
+from keras_transformer_runtime.serving.application import PAGE
 from keras_transformer_runtime.serving.batching import Batcher
 from keras_transformer_runtime.serving.loaded_model import (
     GENERATING,
-    LoadedModel,
+    GeneratingModel,
     Progress,
 )
 from keras_transformer_runtime.serving.requests import RequestError
@@ -38,7 +36,6 @@ from keras_transformer_runtime.serving.server_options import make_server_options
 
 pytestmark = [pytest.mark.slow, pytest.mark.once("torch")]
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 STRING = TensorSpec("string")
 # A SavedModel requires all inputs of a signature.
 OF_SAVED_MODEL = {
@@ -52,7 +49,6 @@ CONSTRAINED = {name: STRING for name in ("text", "prefix", "constraints")}
 NUM_LAYERS, NUM_HEADS = 2, 3
 TEXT = "one two three four five six"  # 7 tokens with the end token
 PIECES = (" <b>one</b>", " <b>two</b>", " <b>three</b>")
-PATIENCE_SECONDS = 10
 NO_SHADE = "rgba(0, 0, 0, 0)"
 # Boxes of the visible texts of the labels on one side of the heat map.
 LABELS = """side => [...document.getElementById(side).children].map(label => {
@@ -64,33 +60,9 @@ LABELS = """side => [...document.getElementById(side).children].map(label => {
     const bottom = Math.min(text.bottom, clip.bottom);
     return {x: left, y: top, width: right - left, height: bottom - top};
 })"""
-# Texts whose contrast is less than that of WCAG 2, level AA.
-FAINT_TEXTS = """() => {
-    const parse = color => color.match(/[\\d.]+/g).map(Number);
-    const light = color => {
-        const [r, g, b] = parse(color).map(v => v / 255)
-            .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    };
-    const behind = element => {
-        const color = getComputedStyle(element).backgroundColor;
-        return parse(color)[3] === 0 ? behind(element.parentElement) : color;
-    };
-    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-    const found = [];
-    while (walker.nextNode()) {
-        const [text, element] = [walker.currentNode, walker.currentNode.parentElement];
-        const isShown = element.checkVisibility() && text.data.trim();
-        if (!isShown || element.closest("script, option, :disabled")) continue;
-        const lights = [getComputedStyle(element).color, behind(element)].map(light);
-        const contrast = (Math.max(...lights) + 0.05) / (Math.min(...lights) + 0.05);
-        if (contrast < 4.5) found.push(text.data);
-    }
-    return found;
-}"""
 
 
-class UpperCase(LoadedModel):
+class UpperCase(GeneratingModel):
     """A model that changes words to upper case, with fixed attention.
 
     In head h of layer l, token t attends to token t + 3 l + h, modulo their number.
@@ -224,24 +196,6 @@ def make_model_options(folder, **options):
     return make_server_options(models=models).models["x"]
 
 
-@contextlib.contextmanager
-def serving(models, **options):
-    """Serves models over HTTP, and yields the address."""
-    of_models = {name: model.options for name, model in models.items()}
-    application = Application(models, make_server_options(models=of_models, **options))
-    config = uvicorn.Config(application.asgi, port=0, log_level="warning", ws="none")
-    server = uvicorn.Server(config)
-    listener = config.bind_socket()
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("models")
@@ -281,57 +235,6 @@ def computing(models, name):
 def address(models):
     with serving(models) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser():
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(
-            executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def open_page(browser, address):
-    """Opens the page. It must send no request elsewhere and have no error."""
-    pages, complaints, addresses = [], [], []
-
-    def complain(message):
-        # The page itself shows responses with a status of at least 400.
-        is_answer = message.text.startswith("Failed to load resource")
-        if message.type == "error" and not is_answer:
-            complaints.append(message.text)
-
-    def open_page(fragment="", server=address, wait_for="#send:enabled", **settings):
-        context = browser.new_context(**settings)
-        context.set_default_timeout(PATIENCE_SECONDS * 1000)
-        page = context.new_page()
-        page.on("console", complain)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: complaints.append(dialog.message))
-        page.on("request", lambda request: pages.append(request.url))
-        addresses.append(server)
-        page.goto(server + fragment)
-        page.wait_for_selector(wait_for)
-        return page
-
-    yield open_page
-    for context in browser.contexts:
-        context.close()
-    assert complaints == []
-    own = (*addresses, "data:")
-    assert [url for url in pages if not url.startswith(own)] == []
-
-
-@pytest.fixture
-def page(open_page):
-    return open_page()
 
 
 def generate(page, text=TEXT, wait_for="#attention:visible", model=None):

@@ -2,7 +2,9 @@ import pathlib
 
 import pytest
 
+from keras_transformer_runtime.engines.encoder_description import EncoderDescription
 from keras_transformer_runtime.engines.model_description import FILE
+from keras_transformer_runtime.serving.served_model import load_version
 from keras_transformer_runtime.serving.server_options import ModelOptions
 from keras_transformer_runtime.serving.versions import (
     VersionFolder,
@@ -97,6 +99,28 @@ def test_a_model_without_versions_is_an_error_unless_it_is_waited_for(folder):
     other = ModelOptions(folder=folder, engine="ctranslate2")
     with pytest.raises(ValueError, match="must be a run, a model for CTranslate2, or"):
         check_versions({"other": other})
+
+
+@pytest.mark.parametrize("name", ["languages", "split_sentences", "dictionary"])
+def test_options_of_generated_texts_are_refused_for_a_classifier(name, tmp_path):
+    add(tmp_path / "films" / "1")
+    EncoderDescription("classify", ("bad", "good")).write(tmp_path / "films" / "1")
+    (tmp_path / "terms.tsv").touch()
+    values = {"languages": ("en", "de"), "split_sentences": "en"}
+    given = {name: values.get(name, tmp_path / "terms.tsv")}
+    options = ModelOptions(folder=tmp_path / "films", **given)
+    message = (
+        f"`{name}` must be given for models that generate texts alone; received .*"
+    )
+    message += f"films, whose task is 'classify'. Remove `{name}`, or set it for other"
+    with pytest.raises(ValueError, match=message):
+        check_versions({"films": options})
+    [version] = selected_versions(options).values()
+    with pytest.raises(ValueError, match=message):  # a version that appears later
+        load_version(version, options, threads=1)
+    check_versions({"films": ModelOptions(folder=tmp_path / "films")})
+    (tmp_path / "films" / "1" / FILE).write_text("{")  # loading it says so
+    check_versions({"films": options})
 
 
 def test_unreadable_folders_are_left_out(folder, monkeypatch):
