@@ -21,8 +21,8 @@ of both parts, with the training of the tokenizer, and without imports.
 
 - `ours`: a `TextClassifier` of BERT's design that starts at random, with the mean of
   the tokens and a BPE of SentencePiece.
-- `keras_hub`: KerasHub's `BertTextClassifier` of the same size, with BERT's pooler and a
-  WordPiece vocabulary of the training data.
+- `keras_hub`: KerasHub's `BertTextClassifier` of the same size, with BERT's pooler and
+  a WordPiece vocabulary of the training data.
 - `tf_idf`: TF-IDF of words and pairs of words, and logistic regression. The validation
   data determine its regularization.
 - `pretrained`: a `TextClassifier` from the folder of `--pretrained`, such as
