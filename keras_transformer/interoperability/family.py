@@ -139,6 +139,10 @@ class Family(abc.ABC, Generic[Model]):
         """Returns arguments that depend on which tensors a file has."""
         return {}
 
+    def options_of_files(self, folder: pathlib.Path, config: Config) -> Config:
+        """Returns arguments that depend on further files of the folder."""
+        return {}
+
     def complete_arguments(self, config: Config) -> Config:
         """Returns all arguments that complete settings determine."""
         return complete_arguments(self.model_class, self.arguments(config))

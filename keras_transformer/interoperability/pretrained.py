@@ -14,6 +14,7 @@ from keras import ops
 from keras_transformer.backend.keras_internals import check_not_quantized
 from keras_transformer.export.checking import check_weights
 from keras_transformer.interoperability.families import FAMILIES, AnyFamily
+from keras_transformer.interoperability.families.bert import SENTENCE_CONFIG
 from keras_transformer.interoperability.files import find_folder
 from keras_transformer.interoperability.marian_npz import (
     DECODER_FILE,
@@ -58,7 +59,7 @@ from keras_transformer_runtime.packages import require_extra
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 MARIAN_FILES = ("source.spm", "target.spm", "target_vocab.json")
 FILES = (
-    *(CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES, *MARIAN_FILES),
+    *(CONFIG, GENERATION_CONFIG, SENTENCE_CONFIG, *TOKENIZER_FILES, *MARIAN_FILES),
     *checkpoint_files(WEIGHTS_FILE),
 )
 # A repository often has its weights in several formats. Only one is downloaded.
@@ -164,6 +165,7 @@ def load_pretrained(
     tensors = open_checkpoint(path)
     family.check_tensors(config, tensors)
     arguments |= family.options_of_tensors(tensors.names)
+    arguments |= family.options_of_files(path, config)
     _check_sizes(arguments, tensors, config["vocab_size"])
     model = family.model_class(**arguments, dtype=dtype)
     _assign(model, family, config, tensors)

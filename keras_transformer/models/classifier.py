@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from keras_transformer.text import Tokenizer
 
 
+# Of initial kernels, as in BERT: a new classifier predicts no class for all texts.
+OUTPUT_STDDEV = 0.02
+
+
 class Classifier(EncoderModel):
     """Base class of a `TextEncoder` with a layer of logits of classes.
 
@@ -58,7 +62,10 @@ class Classifier(EncoderModel):
         self.dropout = dropout
         self.output_dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
         self.output_dense = keras.layers.Dense(
-            len(self.class_names), dtype=self.dtype_policy, name="output"
+            len(self.class_names),
+            kernel_initializer=keras.initializers.TruncatedNormal(stddev=OUTPUT_STDDEV),
+            dtype=self.dtype_policy,
+            name="output",
         )
         self.output_dense.build((None, encoder.hidden_dim))
         self.built = True
@@ -77,6 +84,11 @@ class Classifier(EncoderModel):
     def max_length(self) -> int | None:  # type: ignore[override]
         """The maximum number of tokens of a text."""
         return self.encoder.max_length
+
+    @property
+    def _uses_pooler(self) -> bool:
+        """Whether the logits depend on the pooler of the encoder."""
+        return False
 
     def _default_loss(self) -> keras.Loss:
         """Returns the loss of `compile`."""
@@ -121,6 +133,8 @@ class Classifier(EncoderModel):
             weighted_metrics: list of metrics of the labels that count.
             **kwargs: further arguments of `keras.Model.compile`.
         """
+        if self.encoder.pooler is not None and not self._uses_pooler:
+            self.encoder.pooler.trainable = False  # It has no gradients.
         if metrics is None and weighted_metrics is None:
             weighted_metrics = [self._default_metric()]
         super().compile(

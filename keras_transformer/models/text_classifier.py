@@ -141,6 +141,10 @@ class TextClassifier(Classifier):
         names, several = self.class_names, self.multi_label
         return [Classification.of(row, names, several, threshold) for row in found]
 
+    @property
+    def _uses_pooler(self) -> bool:
+        return self.pooling == "pooler"
+
     def _to_probabilities(self, logits: Tensor) -> Tensor:
         if self.multi_label:
             return ops.sigmoid(ops.cast(logits, "float32"))

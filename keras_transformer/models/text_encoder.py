@@ -68,7 +68,8 @@ class TextEncoder(EncoderModel):
         vocabulary_size: int, size of the vocabulary. Not needed with a tokenizer.
         num_segments: int, number of kinds of parts of a text that have an embedding;
             0 = no segments.
-        scale_embeddings: bool, whether token embeddings are multiplied by √hidden_dim.
+        scale_embeddings: bool, whether token embeddings are multiplied by √hidden_dim,
+            as in the paper (section 3.4). BERT's are not.
         dropout: float in [0, 1), dropout rate of embeddings, attention scores
             and sub-layer outputs.
         activation: activation of the feed-forward networks.
@@ -123,6 +124,7 @@ class TextEncoder(EncoderModel):
     ...     vocabulary_size=11,
     ...     num_segments=2,
     ...     positions=LearnedPositionalEncoding(20),
+    ...     scale_embeddings=False,
     ...     normalize_embeddings=True,
     ...     activation="gelu",
     ... )
@@ -144,7 +146,7 @@ class TextEncoder(EncoderModel):
         num_heads: int,
         vocabulary_size: int | None = None,
         num_segments: int = 0,
-        scale_embeddings: bool = False,
+        scale_embeddings: bool = True,
         dropout: float = 0.1,
         activation: Activation = "relu",
         normalize_first: bool = False,

@@ -1,5 +1,8 @@
 """`TextClassifier` and `TextEncoder.embed`, with texts and pairs of texts."""
 
+import json
+import shutil
+
 import hugging_face_tokenizers
 import keras
 import numpy as np
@@ -11,6 +14,7 @@ from tokenizers.processors import BertProcessing, RobertaProcessing
 
 from keras_transformer import (
     CharacterTokenizer,
+    LearnedPositionalEncoding,
     TextClassifier,
     TextEncoder,
     load_pretrained,
@@ -308,3 +312,34 @@ def test_token_ids_without_a_tokenizer():
         keras.ops.convert_to_numpy(keras.ops.softmax(logits)),
         atol=1e-5,
     )
+
+
+def test_a_classifier_without_the_pooler_does_not_train_it(bert, recwarn):
+    model = TextClassifier(load_pretrained(bert[0]), ["a", "b"], pooling="mean")
+    model.compile("adam")
+    pooler = {id(weight) for weight in model.encoder.pooler.weights}
+    assert pooler and not pooler & {id(weight) for weight in model.trainable_weights}
+    model.fit(ENGLISH, ["a", "b", "a"], verbose=0)
+    assert not [each for each in recwarn if "Gradients do not exist" in str(each)]
+
+
+@pytest.mark.parametrize("positions", [None, LearnedPositionalEncoding(8)])
+def test_a_new_classifier_prefers_no_class(positions):
+    tokenizer = CharacterTokenizer.train(lines=["abc"])
+    sizes = {**SIZES, "hidden_dim": 64, "max_length": 8}
+    encoder = TextEncoder(**sizes, tokenizer=tokenizer, positions=positions)
+    found = TextClassifier(encoder, ["a", "b"]).classify(TEXTS)
+    np.testing.assert_allclose([each.score for each in found], 0.5, atol=0.2)
+    # The tokens count as much as the positions.
+    first, second = encoder.embed(["aaaaaa", "bbbbbb"], normalize=True)
+    assert first @ second < 0.8
+
+
+def test_the_length_limit_of_sentence_transformers(bert, tmp_path):
+    folder = shutil.copytree(bert[0], tmp_path / "bert")
+    limit = {"max_seq_length": 5, "do_lower_case": False}
+    (folder / "sentence_bert_config.json").write_text(json.dumps(limit))
+    encoder = load_pretrained(folder)
+    assert encoder.max_length == 5 < load_pretrained(bert[0]).max_length
+    with pytest.warns(UserWarning, match="have more than 5 tokens"):
+        encoder.embed(ENGLISH[:1])

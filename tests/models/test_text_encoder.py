@@ -19,6 +19,7 @@ SIZES = {
 BERT = {
     "num_segments": 2,
     "positions": LearnedPositionalEncoding(11),
+    "scale_embeddings": False,
     "normalize_embeddings": True,
     "use_pooler": True,
 }
@@ -46,7 +47,7 @@ def test_outputs_against_a_reference():
 
 
 @pytest.mark.parametrize(
-    "design", [{}, {"scale_embeddings": True}, {"positions": RotaryEmbedding()}, BERT]
+    "design", [{}, {"scale_embeddings": False}, {"positions": RotaryEmbedding()}, BERT]
 )
 def test_a_row_does_not_depend_on_padding(design):
     model = with_random_weights(TextEncoder(**{**SIZES, "hidden_dim": 12, **design}))

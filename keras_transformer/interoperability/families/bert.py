@@ -20,7 +20,10 @@ from keras_transformer.interoperability.vocabulary import (
 from keras_transformer.layers import LearnedPositionalEncoding
 from keras_transformer.models import TextEncoder
 from keras_transformer.types import Config
+from keras_transformer_runtime.files import read_json
 
+# Of Sentence Transformers, with the length at which its models cut texts.
+SENTENCE_CONFIG = "sentence_bert_config.json"
 BLOCK = {
     "attention.self.query": "self_attention.query_dense",
     "attention.self.key": "self_attention.key_dense",
@@ -63,6 +66,7 @@ class Bert(Family[TextEncoder]):
     }
     design = {
         "normalize_first": False,
+        "scale_embeddings": False,
         "normalize_embeddings": True,
         "feed_forward_options": {"dropout": 0.0},
     }
@@ -83,6 +87,15 @@ class Bert(Family[TextEncoder]):
         length = config["max_position_embeddings"] - self.first_position
         positions = LearnedPositionalEncoding(length)
         return {**super().arguments(config), "positions": positions}
+
+    def options_of_files(self, folder: pathlib.Path, config: Config) -> Config:
+        """Returns the limit of Sentence Transformers, which may be lower."""
+        path = folder / SENTENCE_CONFIG
+        limit = read_json(path).get("max_seq_length") if path.is_file() else None
+        if not isinstance(limit, int):
+            return {}
+        positions = config["max_position_embeddings"] - self.first_position
+        return {"max_length": min(limit, positions)}
 
     def options_of_tensors(self, names: Collection[str]) -> Config:
         pooler = "pooler.dense.weight"
