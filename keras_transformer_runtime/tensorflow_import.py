@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 
 from keras_transformer_runtime.packages import require_extra
@@ -12,6 +13,9 @@ from keras_transformer_runtime.packages import require_extra
 # Lines that TensorFlow 2.21 prints at import with any TF_CPP_MIN_LOG_LEVEL: those of
 # level INFO, and the hints next to them.
 _LOG = re.compile(rb"I\d{4} |WARNING: All log messages before absl|To enable the ")
+
+# Threads share standard error, and one of them at a time replaces it.
+_STANDARD_ERROR = threading.RLock()
 
 
 def import_tensorflow_quietly() -> None:
@@ -33,8 +37,8 @@ def without_log() -> Iterator[None]:
     if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0":
         yield
         return
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as file:
+    with _STANDARD_ERROR, tempfile.TemporaryFile() as file:
+        stderr = os.dup(2)
         os.dup2(file.fileno(), 2)
         try:
             yield

@@ -203,11 +203,12 @@ def test_nan_fails_only_its_request(loaded, monkeypatch):
     assert error.status == 500 and "the model computes NaN" in error.message
 
 
-def test_the_command_serves_a_run(folder, models, tmp_path):
+def test_the_command_serves_runs(folder, models, tmp_path):
     """A new version replaces the old one, and SIGTERM ends the server."""
     run = tmp_path / "films"
     shutil.copytree(folder / "films", run)
-    command = [sys.executable, "-m", "keras_transformer_runtime", "serve", str(run)]
+    folders = [str(run), str(folder / "names"), str(folder / "vectors")]
+    command = [sys.executable, "-m", "keras_transformer_runtime", "serve", *folders]
     with subprocess.Popen(
         [*command, "--port", "0"], stderr=subprocess.PIPE, text=True
     ) as server:
@@ -217,7 +218,8 @@ def test_the_command_serves_a_run(folder, models, tmp_path):
 
         try:
             address = log_until(r"http://\S+")[0]
-            log_until(r"films, version 1: ready in [\d.]+ s$")
+            for _ in folders:
+                log_until(r"version 1: ready in [\d.]+ s$")
 
             def label():
                 body = json.dumps({"inputs": ["a cab"]}).encode()

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -54,3 +55,21 @@ def test_the_log_level(level, expected, monkeypatch, capfd):
     with without_log():
         os.write(2, LINES[1].encode())
     assert bool(capfd.readouterr().err) == (expected == "0")
+
+
+def test_threads_do_not_lose_standard_error(monkeypatch, capfd):
+    """Models of a server import TensorFlow in several threads."""
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    entered = threading.Event()
+
+    def import_again():
+        with without_log():
+            entered.set()
+
+    thread = threading.Thread(target=import_again)
+    with without_log():
+        thread.start()
+        assert not entered.wait(0.2)
+    thread.join()
+    os.write(2, b"a later line")
+    assert entered.is_set() and capfd.readouterr().err == "a later line"
