@@ -35,7 +35,8 @@ ORDER = (
     {"evaluation", "plotting", "serving", "types"},
     {"runtime.runs"},
     {"runtime.evaluation", "runtime.file_translation", "runtime.serving"},
-    {"runtime.engines", "runtime.labels", "runtime.phrase_dictionary"},
+    {"runtime.engines", "runtime.phrase_dictionary"},
+    {"runtime.labels"},
     {"runtime.text_rows", "runtime.tokenizers"},
     {"runtime.bleu", "runtime.hub", "runtime.model_paths", "runtime.text_files"},
     {"runtime.display", "runtime.tensorflow_import", "runtime.text_scores"},
@@ -43,6 +44,7 @@ ORDER = (
 )
 # Methods of models call the writers, which know the classes of models.
 UPWARDS = {
+    ("keras_transformer/models/encoder_model.py", "export"),
     ("keras_transformer/models/generative_model.py", "export"),
     ("keras_transformer/models/generative_model.py", "interoperability"),
     ("keras_transformer/models/text_encoder.py", "interoperability"),

@@ -2,7 +2,6 @@
 
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from keras_transformer.dataset import TextDataset, text_dataset
 from keras_transformer.dataset.running_text import text_documents, text_pieces
@@ -39,6 +38,7 @@ from keras_transformer.recipe.tokenizers import (
     count_tokens,
     make_text_tokenizer,
 )
+from keras_transformer.types import Data
 from keras_transformer_runtime.runs.corpora import CorpusFiles, weights_of
 from keras_transformer_runtime.runs.recipe import PlannedRecipe
 from keras_transformer_runtime.text_rows import TextRows
@@ -201,8 +201,8 @@ class PerplexityEvaluator(Evaluator):
         description: str,
         search: Search,
         check_texts: Sequence[str],
-        score_valid: Callable[[Any], TextScores],
-        score_test: Callable[[Any], TextScores],
+        score_valid: Callable[[Data], TextScores],
+        score_test: Callable[[Data], TextScores],
     ) -> None:
         self.description = description
         self.check_texts = check_texts

@@ -2,7 +2,7 @@
 
 import pathlib
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import keras
 
@@ -19,6 +19,7 @@ from keras_transformer.models import (
 from keras_transformer.models.encoder_model import EncoderModel
 from keras_transformer.models.file_checks import check_keras_file
 from keras_transformer.models.preset_folders import HUB, download_preset
+from keras_transformer.types import Data
 from keras_transformer_runtime.files import read_json
 from keras_transformer_runtime.model_paths import find_model
 
@@ -132,7 +133,7 @@ def load_model(path: pathlib.Path) -> AnyModel:
     return model
 
 
-def _class_of_preset(folder: pathlib.Path) -> Any:
+def _class_of_preset(folder: pathlib.Path) -> Data:
     """Returns the class that the folder of a preset names; `Seq2Seq` if it is damaged.
 
     `from_preset` then says what is wrong.

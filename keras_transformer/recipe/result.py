@@ -3,13 +3,14 @@
 import dataclasses
 import math
 import pathlib
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from keras_transformer import evaluation
 from keras_transformer.decoding import BeamSearch, Sampling, Search
 from keras_transformer.decoding.generation_options import search_from_options
 from keras_transformer.models import GenerativeModel
 from keras_transformer.recipe.loading import load_trained_model
+from keras_transformer.types import Data
 from keras_transformer_runtime.engines.generation_options import GenerationOptions
 from keras_transformer_runtime.files import read_json, write_json
 from keras_transformer_runtime.runs.folder import (
@@ -198,7 +199,7 @@ class TrainingResult(NamedTuple):
 
     model: GenerativeModel
     search: Search
-    figures: Any
+    figures: Data
 
 
 def read_result(output: pathlib.Path) -> TrainingResult:

@@ -4,7 +4,7 @@ import itertools
 import pathlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -44,6 +44,7 @@ from keras_transformer.recipe.tokenizers import Tokenizers, make_tokenizers
 from keras_transformer.text import SentencePieceTokenizer, Tokenizer
 from keras_transformer.training import TranslationQuality
 from keras_transformer.training.translation_quality import check_source_lengths
+from keras_transformer.types import Data
 from keras_transformer_runtime.engines.engine import Engine
 from keras_transformer_runtime.engines.generation_options import (
     LENGTH_PENALTY,
@@ -236,7 +237,7 @@ class TranslationEvaluator(Evaluator):
                     for each, found in scores.items()
                 }
             test_scores = self._scores_of(engine, self._options(name), self._test)
-        test_values: dict[str, Any] = {
+        test_values: dict[str, Data] = {
             each: found.score for each, found in test_scores.items()
         }
         figures = Figures(

@@ -1,12 +1,11 @@
 """The command `embed`: vectors of texts, and the nearest of them."""
 
 import pathlib
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 
-from keras_transformer_runtime.commands.encoder_choice import open_encoder
+from keras_transformer_runtime.commands.encoder_choice import Text, open_encoder
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
 from keras_transformer_runtime.commands.parameters import BatchSize, ManyValuesCommand
 from keras_transformer_runtime.commands.predict import (
@@ -16,6 +15,9 @@ from keras_transformer_runtime.commands.predict import (
     read_texts,
 )
 from keras_transformer_runtime.files import written_whole
+
+if TYPE_CHECKING:
+    import numpy as np
 
 app = typer.Typer()
 
@@ -74,14 +76,14 @@ def embed_command(
         raise typer.BadParameter("give either a file to write or --nearest")
     if target is not None and target.suffix != ".npy":
         raise typer.BadParameter(f"the file to write must end in .npy, not {target}")
+    import numpy as np
+
     opened = open_encoder(model)
-    encoder: Any = getattr(opened.model, "encoder", opened.model)  # of a classifier
-    if not hasattr(encoder, "embed") or "vector" not in _outputs(encoder):
-        opened.check_task(model, "embed")
-    options: dict[str, Any] = {"batch_size": batch_size}
+    encoder = opened.embedder(model)
+    options: dict[str, object] = {"batch_size": batch_size}
     if not hasattr(encoder, "signatures"):
         options |= {"pooling": pooling, "normalize": normalize}
-    texts: list[Any] = []
+    texts: list[Text] = []
     parts: list[np.ndarray] = []
     for chunk in in_chunks(read_texts(source, columns)):
         parts.append(encoder.embed(chunk, **options))
@@ -93,19 +95,14 @@ def embed_command(
             np.save(file, vectors)
         typer.echo(f"{target}: float32 {vectors.shape}")
         return
-    [wanted] = encoder.embed([nearest], **options)
+    [wanted] = encoder.embed([nearest or ""], **options)
     for place, similarity in nearest_rows(vectors, wanted):
         typer.echo(f"{similarity:7.4f}  {texts[place]}")
 
 
-def _outputs(encoder: Any) -> Any:
-    """Returns the names of what an encoder computes."""
-    if not hasattr(encoder, "signatures"):
-        return ("vector",)
-    return encoder.signatures["serving_default"].structured_outputs
-
-
-def nearest_rows(vectors: np.ndarray, wanted: np.ndarray) -> list[tuple[int, float]]:
+def nearest_rows(
+    vectors: "np.ndarray", wanted: "np.ndarray"
+) -> list[tuple[int, float]]:
     """Returns the places of the rows with the highest cosine similarities.
 
     Args:
@@ -115,6 +112,8 @@ def nearest_rows(vectors: np.ndarray, wanted: np.ndarray) -> list[tuple[int, flo
     Returns:
         List of at most five tuples of a place and a similarity, the highest first.
     """
+    import numpy as np
+
     lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(wanted)
     similarities = vectors @ wanted / np.maximum(lengths, 1e-12)
     order = np.argsort(-similarities, kind="stable")[:NEAREST]

@@ -3,7 +3,8 @@
 import json
 import pathlib
 import zipfile
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
 
 from keras_transformer_runtime.engines.encoder_description import EncoderDescription
 from keras_transformer_runtime.files import read_json
@@ -11,25 +12,72 @@ from keras_transformer_runtime.model_paths import find_model, saved_model_of
 from keras_transformer_runtime.tensorflow_import import import_tensorflow_quietly
 
 if TYPE_CHECKING:
-    from keras_transformer.models import TextClassifier, TextEncoder, TokenClassifier
-    from keras_transformer_runtime.engines.saved_model_encoder import (
-        SavedModelEncoder,
+    import numpy as np
+
+    from keras_transformer_runtime.labels.predictions import (
+        Classification,
+        TaggedSentence,
     )
 
-    # Each has the method of its task, `classify`, `tag` or `embed`.
-    Model: TypeAlias = (
-        TextClassifier | TextEncoder | TokenClassifier | SavedModelEncoder
-    )
+# A text, or a pair of texts.
+Text: TypeAlias = str | tuple[str, ...]
 
 CLASSES = ("TextClassifier", "TextEncoder", "TokenClassifier")
 _METHODS = {"classify": "classes of texts", "tag": "tags of words", "embed": "vectors"}
 
 
-class OpenedEncoder(NamedTuple):
-    """A model, and what it computes."""
+class _Classifier(Protocol):
+    def classify(
+        self, texts: Sequence[Text], threshold: float, batch_size: int
+    ) -> "list[Classification]":
+        """See `TextClassifier.classify`."""
 
-    model: "Model"
+
+class _Tagger(Protocol):
+    def tag(
+        self, sentences: Sequence[list[str]], batch_size: int
+    ) -> "list[TaggedSentence]":
+        """See `TokenClassifier.tag`."""
+
+
+class Embedder(Protocol):
+    """Computes vectors; see `TextEncoder.embed`."""
+
+    def embed(self, texts: Sequence[Text], **options: object) -> "np.ndarray":
+        """Returns vectors `(texts, hidden_dim)`."""
+
+
+class OpenedEncoder(NamedTuple):
+    """A model, and what it computes.
+
+    The model is a `TextClassifier`, a `TokenClassifier`, a `TextEncoder` or a
+    `SavedModelEncoder`. It has the method of its task.
+    """
+
+    model: object
     description: EncoderDescription
+
+    def classify(
+        self, texts: Sequence[Text], threshold: float, batch_size: int
+    ) -> "list[Classification]":
+        """Returns the classes of texts."""
+        model = cast(_Classifier, self.model)
+        return model.classify(texts, threshold=threshold, batch_size=batch_size)
+
+    def tag(
+        self, sentences: Sequence[list[str]], batch_size: int
+    ) -> "list[TaggedSentence]":
+        """Returns the tags of the words of sentences."""
+        return cast(_Tagger, self.model).tag(sentences, batch_size=batch_size)
+
+    def embedder(self, path: pathlib.Path) -> Embedder:
+        """Returns the model, or the encoder of a Keras classifier.
+
+        Raises `ValueError` for the SavedModel of a classifier, which has no vectors.
+        """
+        if self.description.task != "embed" and not hasattr(self.model, "encoder"):
+            self.check_task(path, "embed")
+        return cast(Embedder, getattr(self.model, "encoder", self.model))
 
     def check_task(self, path: pathlib.Path, *tasks: str) -> None:
         """Raises `ValueError` if the model does not compute what a command shows."""

@@ -2,7 +2,6 @@
 
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import typer
 
@@ -12,6 +11,7 @@ from keras_transformer_runtime.labels.label_scores import (
     scores_of_words,
 )
 from keras_transformer_runtime.labels.labelled_texts import read_labelled_texts
+from keras_transformer_runtime.labels.predictions import THRESHOLD
 from keras_transformer_runtime.labels.tagged_words import read_tagged_words
 
 # Options of `evaluate` that a classifier has.
@@ -34,17 +34,16 @@ def evaluate_labels(
             raise ValueError(f"`{name}` must not be given with a classifier.")
     opened = open_encoder(path)
     opened.check_task(path, "classify", "tag")
-    model: Any = opened.model
     names, chosen = opened.description.class_names, columns or None
     if opened.description.task == "tag":
         words = read_tagged_words(source, chosen, names)
         sentences = [[*each] for each in words.words]
-        scores = scores_of_words(words, model.tag(sentences, batch_size))
+        scores = scores_of_words(words, opened.tag(sentences, batch_size))
     else:
         several = opened.description.multi_label
         texts = read_labelled_texts(source, chosen, several, names)
         entries = texts.texts if texts.second_texts is None else texts.keys
-        found = model.classify([*entries], batch_size=batch_size)
+        found = opened.classify([*entries], THRESHOLD, batch_size)
         scores = scores_of_texts(texts, found)
     for line in scores.lines():
         typer.echo(line)

@@ -5,12 +5,13 @@ import json
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from keras_transformer_runtime.commands.encoder_choice import (
     OpenedEncoder,
+    Text,
     open_encoder,
 )
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
@@ -84,7 +85,7 @@ def predict_command(
     is_json = target is not None and table_form(target) == "jsonl"
     if source is None and sys.stdin.isatty():
         typer.echo("Type a text and press Enter; Ctrl-D ends.", err=True)
-        batches: Iterable[list[Any]] = ([line] for line in _typed_lines())
+        batches: Iterable[list[Text]] = ([line] for line in _typed_lines())
     else:
         batches = in_chunks(read_texts(source, columns))
     with _opened_output(target) as write:
@@ -95,7 +96,7 @@ def predict_command(
 
 def read_texts(
     source: pathlib.Path | None, columns: Sequence[str] | None
-) -> Iterator[Any]:
+) -> Iterator[Text]:
     """Yields the texts of a file, or of standard input; tuples of two texts.
 
     Raises `ValueError` if the columns of a table are not known.
@@ -113,9 +114,9 @@ def read_texts(
         yield row[0] if width == 1 else tuple(row)
 
 
-def in_chunks(texts: Iterator[Any]) -> Iterator[list[Any]]:
+def in_chunks(texts: Iterator[Text]) -> Iterator[list[Text]]:
     """Yields lists of texts."""
-    chunk = []
+    chunk: list[Text] = []
     for text in texts:
         chunk.append(text)
         if len(chunk) == CHUNK:
@@ -145,19 +146,19 @@ def _typed_lines() -> Iterator[str]:
 
 def _lines(
     opened: OpenedEncoder,
-    texts: list[Any],
+    texts: list[Text],
     threshold: float,
     batch_size: int,
     is_json: bool,
 ) -> Iterator[str]:
-    model: Any = opened.model
     if opened.description.task == "classify":
-        for found in model.classify(texts, threshold, batch_size):
+        for found in opened.classify(texts, threshold, batch_size):
             yield json_line(found) if is_json else classification_line(found)
         return
-    if any(isinstance(text, tuple) for text in texts):
+    sentences = [text.split() for text in texts if isinstance(text, str)]
+    if len(sentences) < len(texts):
         raise ValueError("`columns` must name one column for tags of words.")
-    for tagged in model.tag([text.split() for text in texts], batch_size):
+    for tagged in opened.tag(sentences, batch_size):
         yield json_line(tagged) if is_json else tagged_lines(tagged)
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import inspect
 import pathlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
+from typing import Annotated, NamedTuple, get_args, get_type_hints
 
 import typer
 
@@ -32,7 +32,7 @@ class OptionTexts(NamedTuple):
 def recipe_parameters(
     recipe: type,
     texts: OptionTexts,
-    read_options: Callable[[pathlib.Path], Mapping[str, Any]],
+    read_options: Callable[[pathlib.Path], Mapping[str, object]],
     kinds: Mapping[str, object],
 ) -> list[inspect.Parameter]:
     """Returns the parameters of a command: `config`, and the fields of a recipe.

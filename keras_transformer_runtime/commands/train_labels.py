@@ -94,7 +94,7 @@ def _stop_message(recipe: LabelRecipe) -> str:
     return f"Stopped. Run the same command to resume at {position.resumes_at}."
 
 
-def _read_options(path: pathlib.Path) -> dict[str, Any]:
+def _read_options(path: pathlib.Path) -> dict[str, object]:
     LabelRecipe.from_toml(path)  # checks the options
     return read_toml(path)
 
