@@ -14,7 +14,7 @@ from processor import has_vnni
 
 import keras_transformer as kt
 from keras_transformer.export.saved_model.warmup import FILE
-from keras_transformer.recipe import Recipe
+from keras_transformer.recipe import LabelRecipe, Recipe
 
 # Why an example with this in it is compiled and no more.
 NOT_RUN = {
@@ -47,6 +47,13 @@ TOY_RECIPE = {
     },
     **{"num_beams": 1, "export": False, "verbose": 0},
 }
+TOY_ENCODER = {
+    "num_layers": 1,
+    "hidden_dim": 8,
+    "intermediate_dim": 8,
+    "num_heads": 2,
+}
+TOY_LABELS = {"epochs": 1, "export": False, "verbose": 0}
 SERVING = """
 [models.pronounce]
 folder = "saved_models/pronounce"
@@ -66,9 +73,12 @@ def toys(tmp_path_factory):
         for tokenizer in (pieces, pieces, words)
     )
     data = kt.parallel_dataset(*files, source_tokenizer=pieces, target_tokenizer=pieces)
+    encoder = kt.TextEncoder(**TOY_ENCODER, tokenizer=pieces)
+    classifier = kt.TextClassifier(encoder, ["bad", "good"])
     sources, references = (pathlib.Path(file).read_text().split("\n") for file in files)
     return {
         **{"model": pieces_model, "model_of_another_seed": other_model},
+        "classifier": classifier,
         **{"word_model": word_model, "train": data, "valid": data},
         **{"language_model": kt.CausalLM(**TOY_MODEL, tokenizer=pieces)},
         **{"train_files": TRAIN, "valid_files": VALID},
@@ -97,6 +107,8 @@ def folder(tmp_path, monkeypatch, served):
     monkeypatch.chdir(tmp_path)
     write_toy_text(tmp_path)
     (tmp_path / "news.en").write_text("a man\ntwo dogs\n")
+    films = "".join(f"a good film {n}\tgood\nno plot {n}\tbad\n" for n in range(9))
+    (tmp_path / "films.tsv").write_text(f"text\tlabel\n{films}")
     (tmp_path / "terms.tsv").write_text("two dogs\tman\n")
     (tmp_path / "serving.toml").write_text(SERVING)
     (tmp_path / "runs/en-de").mkdir(parents=True)
@@ -113,6 +125,7 @@ def folder(tmp_path, monkeypatch, served):
 def test_fenced_example(module, code, toys, folder):
     few = code.replace("epochs=40", "epochs=6")
     few = re.sub(r"\b(\w+\.)*Recipe\(", "toy_recipe(", few)
+    few = few.replace("LabelRecipe(", "toy_label_recipe(")
     compiled = compile(few, module.__name__, "exec")
     for part, reason in NOT_RUN.items():
         if part in code:
@@ -128,6 +141,7 @@ def test_fenced_example(module, code, toys, folder):
         **vars(module),
         **printing,
         "toy_recipe": functools.partial(Recipe, **TOY_RECIPE),
+        "toy_label_recipe": functools.partial(LabelRecipe, **TOY_LABELS),
     }
     exec(compiled, names)
     said = re.findall("# (.*)", code)

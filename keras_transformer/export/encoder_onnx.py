@@ -70,7 +70,7 @@ def export_encoder_onnx(
     Example:
 
     ```python
-    model.export("films-onnx", format="onnx")  # a `TextClassifier`
+    classifier.export("films-onnx", format="onnx")
     session = onnxruntime.InferenceSession("films-onnx/model.onnx")
     session.run(None, {"token_ids": np.array([[2, 17, 25, 3]], "int32")})
     ```

@@ -125,8 +125,7 @@ def export_encoder_saved_model(
     Example:
 
     ```python
-    model = load_model("films.keras")  # a `TextClassifier`
-    model.export("saved_models/films/1")
+    classifier.export("saved_models/films/1")
     serve = tf.saved_model.load("saved_models/films/1").signatures["serving_default"]
     serve(text=tf.constant(["a great film"]))["label"]
     ```

@@ -48,7 +48,7 @@ class SavedModelEncoder:
         Example:
 
         ```python
-        model.export("saved_models/films/1")
+        classifier.export("saved_models/films/1")
         encoder = SavedModelEncoder.load("saved_models/films/1")
         print(encoder.classify(["a great film"])[0].label)
         ```
