@@ -36,6 +36,9 @@ ARRAY_LENGTH = 16  # of arrays whose sizes a model leaves open
 # Texts, rows of token ids, or an array `(batch, ...)`.
 Sources: TypeAlias = Sequence[str] | Sequence[list[int]] | np.ndarray
 
+# Outputs of a signature by name, a list for each source.
+Outputs: TypeAlias = dict[str, list[Any]]
+
 # Calls a signature; an input is a list or the path of a file.
 _CALL_SIGNATURE = """
 import json, sys
@@ -185,7 +188,7 @@ def compare_texts(
 @contextlib.contextmanager
 def _called_signature(
     folder: pathlib.Path, name: str, inputs: Mapping[str, object]
-) -> Iterator["Future[dict[str, list[Any]]]"]:
+) -> Iterator["Future[Outputs]"]:
     """Yields the outputs of `call_signature`, computed while the block runs."""
     with ThreadPoolExecutor(1) as executor:
         yield executor.submit(call_signature, folder, name, inputs)
@@ -193,17 +196,17 @@ def _called_signature(
 
 def call_signature(
     folder: pathlib.Path, name: str, inputs: Mapping[str, object]
-) -> dict[str, list[Any]]:
+) -> Outputs:
     """Returns the outputs of a SavedModel that a child process loads.
 
     An input is a list, or the path of a file of an array.
     """
     output = run_python(_CALL_SIGNATURE, [str(folder), name, inputs])
-    found: dict[str, list[Any]] = json.loads(output.splitlines()[-1])
+    found: Outputs = json.loads(output.splitlines()[-1])
     return found
 
 
-def _best(outputs: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+def _best(outputs: Outputs) -> Outputs:
     """Returns the outputs of the best hypothesis of each source."""
     return {name: [row[0] for row in rows] for name, rows in outputs.items()}
 

@@ -55,12 +55,13 @@ def embed_command(
     ] = None,
     columns: TextColumns = None,
     pooling: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="How the vectors of tokens become one: mean, max, cls or pooler. A "
-            "SavedModel has its own."
+            "SavedModel has its own.",
+            show_default="mean",
         ),
-    ] = "mean",
+    ] = None,
     normalize: Annotated[
         bool, typer.Option(help="Divide the vectors by their length.")
     ] = False,
@@ -82,7 +83,13 @@ def embed_command(
     encoder = opened.embedder(model)
     options: dict[str, object] = {"batch_size": batch_size}
     if not hasattr(encoder, "signatures"):
-        options |= {"pooling": pooling, "normalize": normalize}
+        options |= {"pooling": pooling or "mean", "normalize": normalize}
+    elif pooling is not None or normalize:
+        raise ValueError(
+            "`pooling` and `normalize` must not be given for a SavedModel, whose "
+            f"export determines them; received `pooling={pooling!r}`, "
+            f"`normalize={normalize}`. Give a run or a .keras file, or remove them."
+        )
     texts: list[Text] = []
     parts: list[np.ndarray] = []
     for chunk in in_chunks(read_texts(source, columns)):

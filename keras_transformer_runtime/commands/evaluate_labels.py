@@ -31,7 +31,10 @@ def evaluate_labels(
         name = parameter.name or ""
         is_given = command.params.get(name) not in (None, parameter.default, [])
         if name not in _OWN and is_given:
-            raise ValueError(f"`{name}` must not be given with a classifier.")
+            raise ValueError(
+                f"`{name}` must not be given for a classifier; received "
+                f"`{name}={command.params[name]}` and {path}. Remove it."
+            )
     opened = open_encoder(path)
     opened.check_task(path, "classify", "tag")
     names, chosen = opened.description.class_names, columns or None
@@ -52,7 +55,10 @@ def evaluate_labels(
     if confusion_matrix is None:
         return
     if scores.confusion is None:
-        raise ValueError("`confusion_matrix` requires a model with one label per text.")
+        raise ValueError(
+            "`confusion_matrix` must be given for a model with one label per text; "
+            f"received {path}, whose texts have several. Remove it."
+        )
     from keras_transformer_runtime.commands.startup import import_keras_quietly
 
     import_keras_quietly()

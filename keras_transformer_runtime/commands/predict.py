@@ -17,7 +17,11 @@ from keras_transformer_runtime.commands.encoder_choice import (
 from keras_transformer_runtime.commands.messages import exits_on_interrupt
 from keras_transformer_runtime.commands.parameters import BatchSize, ManyValuesCommand
 from keras_transformer_runtime.files import written_whole
-from keras_transformer_runtime.labels.predictions import Classification, TaggedSentence
+from keras_transformer_runtime.labels.predictions import (
+    THRESHOLD,
+    Classification,
+    TaggedSentence,
+)
 from keras_transformer_runtime.text_rows import TextRows, table_form
 
 app = typer.Typer()
@@ -66,11 +70,14 @@ def predict_command(
     ] = None,
     columns: TextColumns = None,
     threshold: Annotated[
-        float,
+        float | None,
         typer.Option(
-            min=0, max=1, help="Least probability of a label, if there are several."
+            min=0,
+            max=1,
+            help="Least probability of a label of a model with several per text.",
+            show_default=f"{THRESHOLD}",
         ),
-    ] = 0.5,
+    ] = None,
     batch_size: BatchSize = 64,
 ) -> None:
     """Predict the labels of texts, or the tags of their words, with a classifier.
@@ -80,8 +87,17 @@ def predict_command(
     and an empty line follows each sentence. In a terminal, type a text and
     press Enter.
     """
+    if target is not None and target.suffix == ".gz":
+        raise typer.BadParameter(f"the file to write must not end in .gz: {target}")
     opened = open_encoder(model)
     opened.check_task(model, "classify", "tag")
+    if threshold is not None and not opened.description.multi_label:
+        raise ValueError(
+            "`threshold` must be given for a model with several labels per text; "
+            f"received `threshold={threshold}` and {model}, whose texts have one "
+            "label. Remove it."
+        )
+    threshold = THRESHOLD if threshold is None else threshold
     is_json = target is not None and table_form(target) == "jsonl"
     if source is None and sys.stdin.isatty():
         typer.echo("Type a text and press Enter; Ctrl-D ends.", err=True)
@@ -157,7 +173,10 @@ def _lines(
         return
     sentences = [text.split() for text in texts if isinstance(text, str)]
     if len(sentences) < len(texts):
-        raise ValueError("`columns` must name one column for tags of words.")
+        raise ValueError(
+            "`columns` must name one column of texts whose words get tags; received "
+            f"{len(texts[0])} columns."
+        )
     for tagged in opened.tag(sentences, batch_size):
         yield json_line(tagged) if is_json else tagged_lines(tagged)
 

@@ -1,9 +1,10 @@
-"""Makes the parameters of a command from the fields of a dataclass of options."""
+"""What the commands that train share: their parameters, and their last lines."""
 
 import contextlib
 import dataclasses
 import inspect
 import pathlib
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, NamedTuple, get_args, get_type_hints
 
@@ -130,3 +131,10 @@ def as_fraction(value: str) -> float | None:
         fraction = float(number) / (100 if is_percentage else 1)
         return None if pathlib.Path(value).exists() else fraction
     return None
+
+
+def print_next(output: str, weights: str, command: str) -> None:
+    """Prints the selected weights, the file of the model, and the command to use it."""
+    typer.echo(f"{'weights':12}{weights}")
+    typer.echo(f"{'model':12}{pathlib.Path(output, 'model.keras')}")
+    typer.echo(f"{'use':12}keras-transformer {command} {shlex.quote(output)}")

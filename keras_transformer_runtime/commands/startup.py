@@ -2,12 +2,20 @@
 
 import os
 
+from keras_transformer_runtime.display import Display
 from keras_transformer_runtime.packages import (
     DEPENDENCIES,
     require_extra,
     require_modules,
 )
 from keras_transformer_runtime.tensorflow_import import without_log
+
+
+def import_recipes(verbose: int | None) -> None:
+    """Imports `keras_transformer.recipe`, after a line says so."""
+    with Display(verbose if verbose == 0 else 2).stage("Loading Keras and TensorFlow"):
+        import_keras_quietly()
+        import keras_transformer.recipe  # noqa: F401
 
 
 def import_keras_quietly() -> None:

@@ -3,7 +3,6 @@
 import enum
 import inspect
 import pathlib
-import shlex
 from typing import Annotated, Any
 
 import typer
@@ -13,10 +12,10 @@ from keras_transformer_runtime.commands.parameters import ManyValuesCommand
 from keras_transformer_runtime.commands.recipe_options import (
     OptionTexts,
     as_fraction,
+    print_next,
     recipe_parameters,
 )
-from keras_transformer_runtime.commands.startup import import_keras_quietly
-from keras_transformer_runtime.display import Display
+from keras_transformer_runtime.commands.startup import import_recipes
 from keras_transformer_runtime.runs.early_checks import check_early
 from keras_transformer_runtime.runs.folder import began_recipe, latest_position
 from keras_transformer_runtime.runs.option_checks import SIZES
@@ -96,12 +95,8 @@ def train_command(**options: Any) -> None:
     options["schedule"] = options["schedule"].replace("-", "_")
     recipe = Recipe(**options)
     check_early(recipe)
-    # The line appears before the slow imports.
-    with Display(recipe.verbose if recipe.verbose == 0 else 2).stage(
-        "Loading Keras and TensorFlow"
-    ):
-        import_keras_quietly()
-        from keras_transformer.recipe import train
+    import_recipes(recipe.verbose)
+    from keras_transformer.recipe import train
 
     try:
         figures = train(recipe).figures
@@ -110,10 +105,8 @@ def train_command(**options: Any) -> None:
     if recipe.verbose == 0:
         for line in figures.lines():
             typer.echo(line)
-    typer.echo(f"{'weights':12}{figures.weights}")
-    typer.echo(f"{'model':12}{pathlib.Path(recipe.output, 'model.keras')}")
     command = "translate" if recipe.model == "seq2seq" else "generate"
-    typer.echo(f"{'use':12}keras-transformer {command} {shlex.quote(recipe.output)}")
+    print_next(recipe.output, figures.weights, command)
 
 
 def _files_or_fraction(values: list[str] | float | None) -> list[str] | float | None:

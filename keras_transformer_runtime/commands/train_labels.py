@@ -2,7 +2,6 @@
 
 import inspect
 import pathlib
-import shlex
 from typing import Any
 
 import typer
@@ -12,10 +11,10 @@ from keras_transformer_runtime.commands.parameters import ManyValuesCommand
 from keras_transformer_runtime.commands.recipe_options import (
     OptionTexts,
     as_fraction,
+    print_next,
     recipe_parameters,
 )
-from keras_transformer_runtime.commands.startup import import_keras_quietly
-from keras_transformer_runtime.display import Display
+from keras_transformer_runtime.commands.startup import import_recipes
 from keras_transformer_runtime.files import read_toml
 from keras_transformer_runtime.runs.early_checks import check_early_labels
 from keras_transformer_runtime.runs.folder import latest_position
@@ -68,12 +67,9 @@ def train_labels_command(**options: Any) -> None:
     options["schedule"] = options["schedule"].replace("-", "_")
     recipe = LabelRecipe(**options)
     check_early_labels(recipe)
-    # The line appears before the slow imports.
-    with Display(recipe.verbose if recipe.verbose == 0 else 2).stage(
-        "Loading Keras and TensorFlow"
-    ):
-        import_keras_quietly()
-        from keras_transformer.recipe import train_labels
+    import_recipes(recipe.verbose)
+    from keras_transformer.recipe import train_labels
+
     try:
         figures = train_labels(recipe).figures
     except KeyboardInterrupt as interrupt:
@@ -81,9 +77,7 @@ def train_labels_command(**options: Any) -> None:
     if recipe.verbose == 0:
         for line in figures.scores.lines():
             typer.echo(line)
-    typer.echo(f"{'weights':12}{figures.weights}")
-    typer.echo(f"{'model':12}{pathlib.Path(recipe.output, 'model.keras')}")
-    typer.echo(f"{'use':12}keras-transformer predict {shlex.quote(recipe.output)}")
+    print_next(recipe.output, figures.weights, "predict")
 
 
 def _stop_message(recipe: LabelRecipe) -> str:

@@ -4,8 +4,12 @@ import dataclasses
 import pathlib
 from typing import Self
 
-from keras_transformer_runtime.engines.model_description import FILE, FORMAT_VERSION
-from keras_transformer_runtime.files import read_json, write_json
+from keras_transformer_runtime.engines.model_description import (
+    FILE,
+    FORMAT_VERSION,
+    read_content,
+)
+from keras_transformer_runtime.files import write_json
 
 TASKS = ("classify", "tag", "embed")
 
@@ -38,16 +42,9 @@ class EncoderDescription:
         Raises `ValueError` if the file is damaged, or has another version.
         """
         path = folder / FILE
-        content = read_json(path) if path.is_file() else {}
+        content = read_content(path) if path.is_file() else {}
         if "task" not in content:
             return None
-        version = content.pop("format_version", None)
-        if version != FORMAT_VERSION:
-            raise ValueError(
-                f"{path} must have the version {FORMAT_VERSION}; received version "
-                f"{version!r}. Export the model again, or install a newer version of "
-                "this library."
-            )
         try:
             content["class_names"] = tuple(map(str, content["class_names"]))
             description = cls(**content)

@@ -5,7 +5,7 @@ import math
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -33,6 +33,22 @@ def language_pair(languages: Sequence[str] | None) -> tuple[str, str] | None:
             f"such as en and de; received `languages={languages!r}`."
         )
     return codes[0], codes[1]
+
+
+def read_content(path: pathlib.Path) -> dict[str, Any]:
+    """Reads the JSON file of an exported model.
+
+    Raises `ValueError` if it is no JSON, or has another version.
+    """
+    content = read_json(path)
+    version = content.pop("format_version", None)
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"{path} must have the version {FORMAT_VERSION}; received version "
+            f"{version!r}. Export the model again, or install a newer version of this "
+            "library."
+        )
+    return dict(content)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,13 +113,11 @@ class ModelDescription:
                 "limits of the model. To write it, export the model with "
                 "`keras-transformer export`."
             )
-        content = read_json(path)
-        version = content.pop("format_version", None)
-        if version != FORMAT_VERSION:
+        content = read_content(path)
+        if "task" in content:
             raise ValueError(
-                f"{path} must have the version {FORMAT_VERSION}; received version "
-                f"{version!r}. Export the model again, or install a newer version of "
-                "this library."
+                f"{folder} must be a model that generates text; it is a classifier or "
+                "an encoder. Use the command predict, embed or evaluate."
             )
         try:
             options, limits = content.pop("options"), content.pop("limits")

@@ -19,7 +19,28 @@ from keras_transformer_runtime.runs.option_checks import (
     TOKENIZERS,
     check_types,
 )
-from keras_transformer_runtime.runs.run_options import RunOptions
+from keras_transformer_runtime.runs.run_options import (
+    Average,
+    ClipNorm,
+    Dtype,
+    Export,
+    HiddenDim,
+    IntermediateDim,
+    LearningRate,
+    Lowercase,
+    NumHeads,
+    Optimizer,
+    Output,
+    Patience,
+    Positions,
+    RunOptions,
+    SaveEvery,
+    Schedule,
+    Seed,
+    Verbose,
+    WarmupSteps,
+    WeightDecay,
+)
 
 TASKS = ("classify", "tag")
 METRICS = ("accuracy", "macro_f1", "entity_f1", "loss")
@@ -106,7 +127,7 @@ class LabelRecipe(RunOptions):
     multi_label: Annotated[
         bool, "A text may have several labels, separated by commas, or none."
     ] = False
-    output: Annotated[str, "Folder of the run. A stopped run in it is resumed."]
+    output: Output
     class_weight: Annotated[
         str,
         "balanced: all classes count equally in the loss; none: all rows do.",
@@ -114,32 +135,28 @@ class LabelRecipe(RunOptions):
     max_length: Annotated[
         int | None, "Maximum length of a text in tokens. Longer texts are cut."
     ] = None
-    export: Annotated[bool, "Export the trained model."] = True
+    export: Export = True
     export_format: Annotated[
         str, "Format of the export: saved_model, onnx or both."
     ] = "saved_model"
 
     tokenizer: Annotated[str | None, f"Tokenizer: {', '.join(TOKENIZERS)}."] = None
     vocabulary_size: Annotated[int | None, "Size of the vocabulary."] = None
-    lowercase: Annotated[bool, "Ignore letter case."] = False
+    lowercase: Lowercase = False
 
     preset: Annotated[str | None, "Size of the encoder, such as transformer_tiny."] = (
         None
     )
     num_layers: Annotated[int | None, "Number of encoder blocks."] = None
-    hidden_dim: Annotated[int | None, "Width of the model."] = None
-    intermediate_dim: Annotated[int | None, "Width of the feed-forward layers."] = None
-    num_heads: Annotated[int | None, "Number of attention heads."] = None
-    positions: Annotated[str | None, f"Position encoding: {', '.join(POSITIONS)}."] = (
-        None
-    )
+    hidden_dim: HiddenDim = None
+    intermediate_dim: IntermediateDim = None
+    num_heads: NumHeads = None
+    positions: Positions = None
     pooling: Annotated[
         str | None, "How the vectors of tokens become one: mean, max, cls or pooler."
     ] = None
     dropout: Annotated[float | None, "Dropout rate."] = None
-    dtype: Annotated[
-        str, "Dtype policy of training: float32, mixed_bfloat16 or mixed_float16."
-    ] = "float32"
+    dtype: Dtype = "float32"
 
     start_from: Annotated[
         str | None,
@@ -149,41 +166,20 @@ class LabelRecipe(RunOptions):
 
     epochs: Annotated[int | None, "Number of passes over the training data."] = None
     batch_size: Annotated[int | None, "Number of texts in a batch."] = None
-    optimizer: Annotated[str, f"Optimizer: {', '.join(OPTIMIZERS)}."] = "adamw"
-    learning_rate: Annotated[
-        float | None, "Peak learning rate, reached after warm-up."
-    ] = None
-    schedule: Annotated[
-        str,
-        f"Learning rate after warm-up: {', '.join(SCHEDULES)}; cosine and linear "
-        "fall to 0 at the end of the run.",
-    ] = "linear"
-    warmup_steps: Annotated[
-        int | None, "Number of batches in which the learning rate rises."
-    ] = None
-    weight_decay: Annotated[
-        float | None,
-        "Decoupled weight decay of matrices; not of embeddings, biases and "
-        "normalizations. 0: none.",
-    ] = None
-    clip_norm: Annotated[
-        float | None, "Maximum norm of the gradient of all weights together."
-    ] = None
-    average: Annotated[
-        int | None, "Number of final epochs whose weights are averaged."
-    ] = None
+    optimizer: Optimizer = "adamw"
+    learning_rate: LearningRate = None
+    schedule: Schedule = "linear"
+    warmup_steps: WarmupSteps = None
+    weight_decay: WeightDecay = None
+    clip_norm: ClipNorm = None
+    average: Average = None
     metric: Annotated[
         str | None, f"Metric that selects the model: {', '.join(METRICS)}."
     ] = None
-    patience: Annotated[
-        int | None, "Stop after this number of epochs without a better --metric."
-    ] = None
-    save_every: Annotated[int | None, "Number of batches between checkpoints."] = None
-    seed: Annotated[int, "Random seed."] = 1
-    verbose: Annotated[
-        int | None,
-        "0: silent; 1: progress bar, the default in a terminal; 2: one line per epoch.",
-    ] = None
+    patience: Patience = None
+    save_every: SaveEvery = None
+    seed: Seed = 1
+    verbose: Verbose = None
 
     def __post_init__(self) -> None:
         values = self.values()

@@ -12,9 +12,6 @@ from keras_transformer_runtime.files import read_toml
 from keras_transformer_runtime.runs.corpora import CorpusFiles, split_corpora
 from keras_transformer_runtime.runs.option_checks import (
     METRICS,
-    OPTIMIZERS,
-    POSITIONS,
-    SCHEDULES,
     TOKENIZERS,
     check_suits_model,
     check_types,
@@ -25,7 +22,29 @@ from keras_transformer_runtime.runs.other_names import (
     explanation,
     find_meaning,
 )
-from keras_transformer_runtime.runs.run_options import OptionValue, RunOptions
+from keras_transformer_runtime.runs.run_options import (
+    Average,
+    ClipNorm,
+    Dtype,
+    Export,
+    HiddenDim,
+    IntermediateDim,
+    LearningRate,
+    Lowercase,
+    NumHeads,
+    Optimizer,
+    OptionValue,
+    Output,
+    Patience,
+    Positions,
+    RunOptions,
+    SaveEvery,
+    Schedule,
+    Seed,
+    Verbose,
+    WarmupSteps,
+    WeightDecay,
+)
 from keras_transformer_runtime.text_rows import table_form
 
 _TEXTS = ("train", "valid", "test")
@@ -111,13 +130,13 @@ class Recipe(RunOptions):
         list[str] | None,
         "Languages of source and target, such as en de, for the server.",
     ] = None
-    output: Annotated[str, "Folder of the run. A stopped run in it is resumed."]
-    lowercase: Annotated[bool, "Ignore letter case."] = False
+    output: Output
+    lowercase: Lowercase = False
     byte_fallback: Annotated[
         bool, "Split characters that the vocabulary lacks into bytes."
     ] = False
     max_length: Annotated[int | None, "Maximum length of a sentence in tokens."] = None
-    export: Annotated[bool, "Export the trained model."] = True
+    export: Export = True
     export_format: Annotated[
         str,
         "Format of the export: saved_model, ctranslate2, or both if CTranslate2 "
@@ -169,12 +188,10 @@ class Recipe(RunOptions):
         "transformer_big.",
     ] = None
     num_layers: Annotated[int | None, "Number of encoder and decoder blocks."] = None
-    hidden_dim: Annotated[int | None, "Width of the model."] = None
-    intermediate_dim: Annotated[int | None, "Width of the feed-forward layers."] = None
-    num_heads: Annotated[int | None, "Number of attention heads."] = None
-    positions: Annotated[str | None, f"Position encoding: {', '.join(POSITIONS)}."] = (
-        None
-    )
+    hidden_dim: HiddenDim = None
+    intermediate_dim: IntermediateDim = None
+    num_heads: NumHeads = None
+    positions: Positions = None
     blocks: Annotated[
         str | None,
         "plain: ReLU, LayerNorm and biases; modern: SwiGLU, RMSNorm and no biases.",
@@ -185,9 +202,7 @@ class Recipe(RunOptions):
     attention_dropout: Annotated[
         float | None, "Dropout rate of the attention scores."
     ] = None
-    dtype: Annotated[
-        str, "Dtype policy of training: float32, mixed_bfloat16 or mixed_float16."
-    ] = "float32"
+    dtype: Dtype = "float32"
 
     start_from: Annotated[
         str | None,
@@ -214,29 +229,15 @@ class Recipe(RunOptions):
     tokens_per_batch: Annotated[
         int | None, "Number of source or target tokens in a batch, padding included."
     ] = None
-    optimizer: Annotated[str, f"Optimizer: {', '.join(OPTIMIZERS)}."] = "adam"
-    learning_rate: Annotated[
-        float | None, "Peak learning rate, reached after warm-up."
-    ] = None
-    schedule: Annotated[
-        str,
-        f"Learning rate after warm-up: {', '.join(SCHEDULES)}; cosine and linear "
-        "fall to 0 at the end of the run.",
-    ] = "inverse_sqrt"
-    warmup_steps: Annotated[
-        int | None, "Number of batches in which the learning rate rises."
-    ] = None
+    optimizer: Optimizer = "adam"
+    learning_rate: LearningRate = None
+    schedule: Schedule = "inverse_sqrt"
+    warmup_steps: WarmupSteps = None
     cooldown: Annotated[
         int | None, "Number of final epochs in which the learning rate falls to 0."
     ] = None
-    weight_decay: Annotated[
-        float | None,
-        "Decoupled weight decay of matrices; not of embeddings, biases and "
-        "normalizations. 0: none.",
-    ] = None
-    clip_norm: Annotated[
-        float | None, "Maximum norm of the gradient of all weights together."
-    ] = None
+    weight_decay: WeightDecay = None
+    clip_norm: ClipNorm = None
     label_smoothing: Annotated[
         float | None, "Probability that is distributed over the whole vocabulary."
     ] = None
@@ -258,9 +259,7 @@ class Recipe(RunOptions):
     workers: Annotated[
         int, "Number of workers of a Ray cluster, of --devices each, on JAX."
     ] = 1
-    average: Annotated[
-        int | None, "Number of final epochs whose weights are averaged."
-    ] = None
+    average: Average = None
     metric: Annotated[
         str | None, f"Metric that selects the model: {', '.join(METRICS)}."
     ] = None
@@ -276,18 +275,13 @@ class Recipe(RunOptions):
         str | None,
         "Software that translates the validation text: keras or ctranslate2.",
     ] = None
-    patience: Annotated[
-        int | None, "Stop after this number of epochs without a better --metric."
-    ] = None
+    patience: Patience = None
     bleu_tokenize: Annotated[
         str, "Tokenizer of sacreBLEU: 13a, zh, ja-mecab, ko-mecab, char, ..."
     ] = "13a"
-    save_every: Annotated[int | None, "Number of batches between checkpoints."] = None
-    seed: Annotated[int, "Random seed."] = 1
-    verbose: Annotated[
-        int | None,
-        "0: silent; 1: progress bar, the default in a terminal; 2: one line per epoch.",
-    ] = None
+    save_every: SaveEvery = None
+    seed: Seed = 1
+    verbose: Verbose = None
     tensorboard: Annotated[bool, "Write logs for TensorBoard."] = False
 
     num_beams: Annotated[int, "Number of beams for the evaluation."] = 5

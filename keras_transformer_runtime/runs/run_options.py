@@ -1,15 +1,68 @@
-"""What the options of all training runs share: their file, and resuming."""
+"""What all training runs share: options with their help, their file, and resuming."""
 
+import abc
 import dataclasses
 import json
 import pathlib
 from collections.abc import Sequence
-from typing import ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
+
+from keras_transformer_runtime.runs.option_checks import (
+    OPTIMIZERS,
+    POSITIONS,
+    SCHEDULES,
+)
 
 OptionValue: TypeAlias = str | int | float | Sequence[str] | None
 
+# The options that all recipes have; the texts are their help.
+Output: TypeAlias = Annotated[str, "Folder of the run. A stopped run in it is resumed."]
+Export: TypeAlias = Annotated[bool, "Export the trained model."]
+Lowercase: TypeAlias = Annotated[bool, "Ignore letter case."]
+HiddenDim: TypeAlias = Annotated[int | None, "Width of the model."]
+IntermediateDim: TypeAlias = Annotated[int | None, "Width of the feed-forward layers."]
+NumHeads: TypeAlias = Annotated[int | None, "Number of attention heads."]
+Positions: TypeAlias = Annotated[
+    str | None, f"Position encoding: {', '.join(POSITIONS)}."
+]
+Dtype: TypeAlias = Annotated[
+    str, "Dtype policy of training: float32, mixed_bfloat16 or mixed_float16."
+]
+Optimizer: TypeAlias = Annotated[str, f"Optimizer: {', '.join(OPTIMIZERS)}."]
+LearningRate: TypeAlias = Annotated[
+    float | None, "Peak learning rate, reached after warm-up."
+]
+Schedule: TypeAlias = Annotated[
+    str,
+    f"Learning rate after warm-up: {', '.join(SCHEDULES)}; cosine and linear fall to "
+    "0 at the end of the run.",
+]
+WarmupSteps: TypeAlias = Annotated[
+    int | None, "Number of batches in which the learning rate rises."
+]
+WeightDecay: TypeAlias = Annotated[
+    float | None,
+    "Decoupled weight decay of matrices; not of embeddings, biases and "
+    "normalizations. 0: none.",
+]
+ClipNorm: TypeAlias = Annotated[
+    float | None, "Maximum norm of the gradient of all weights together."
+]
+Average: TypeAlias = Annotated[
+    int | None, "Number of final epochs whose weights are averaged."
+]
+Patience: TypeAlias = Annotated[
+    int | None, "Stop after this number of epochs without a better --metric."
+]
+SaveEvery: TypeAlias = Annotated[int | None, "Number of batches between checkpoints."]
+Seed: TypeAlias = Annotated[int, "Random seed."]
+Verbose: TypeAlias = Annotated[
+    int | None,
+    "0: silent; 1: progress bar, the default in a terminal; 2: one line per epoch.",
+]
 
-class RunOptions:
+
+class RunOptions(abc.ABC):
     """Base class of the dataclasses of options, such as `Recipe`.
 
     Attributes:
@@ -29,9 +82,9 @@ class RunOptions:
         """Returns the options by name."""
         return {name: vars(self)[name] for name in self.names()}
 
+    @abc.abstractmethod
     def text_files(self) -> dict[str, list[str]]:
         """Returns the files of the texts that exist, by their option."""
-        raise NotImplementedError
 
     def to_toml(self) -> str:
         """Writes all options as TOML, which `read_options` reads.
