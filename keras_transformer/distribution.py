@@ -1,4 +1,4 @@
-"""Training on several devices, of one process or of several, on JAX."""
+"""Training on several devices, of one process or of several."""
 
 import contextlib
 import contextvars
@@ -7,13 +7,20 @@ from collections.abc import Iterable, Iterator
 
 import keras
 
+from keras_transformer.backend.distribution import (
+    CLEARED,
+    are_outside_scope,
+    is_scope_cleared,
+    list_replica_devices,
+    mirrored_scope,
+)
 from keras_transformer.backend.processes import count_processes
 from keras_transformer.backend.sharding import (
     advice_on_virtual_devices,
-    check_jax,
     devices_in_effect,
     devices_of,
 )
+from keras_transformer.backend.torch_processes import device_kind, joined_processes
 from keras_transformer_runtime.arguments import check_ints
 
 _BATCH, _MODEL = "batch", "model"
@@ -86,48 +93,56 @@ class _Devices(keras.distribution.ModelParallel):
 @contextlib.contextmanager
 def distribute(
     devices: int | list[str] | None = None, model_parallel: int = 1
-) -> Iterator[keras.distribution.ModelParallel]:
-    """A context in which models are created and trained on several devices, on JAX.
+) -> Iterator[list[str]]:
+    """A context in which models are created and trained on several devices.
 
     Create, compile and train the model and its optimizer within the context. The
     devices share the rows of each batch, and losses, metrics and updates are those of
     one device for the whole batch. The number of rows need not be a multiple of the
     number of devices. After the context, `save`, `generate` and `export` work as usual.
-    The weights stay on the devices.
 
-    After `keras.distribution.initialize`, the devices are those of all processes. Each
-    process runs the same program on the same files, and passes the same batches to
-    `fit`. All processes call `Checkpoints`, `save` and `export`; the first one prints,
-    and writes the files. `generate` runs in each process separately.
+    - **JAX**: the devices of one process or, after `keras.distribution.initialize`, of
+      all processes. The weights stay on the devices after the context.
+    - **PyTorch**: one process for each device. `torchrun --nproc-per-node 4 program.py`
+      starts them, and the context connects them. `evaluate` and `predict` compute all
+      rows in each process.
+    - **TensorFlow**: the devices of this process, by `tf.distribute.MirroredStrategy`.
 
-    With `model_parallel`, each group of this number of devices is one replica of the
-    model. The devices of a group share its weights and the state of the optimizer: the
-    embeddings are divided over the vocabulary, attention over the heads, and
-    feed-forward networks over their width.
+    Several processes run the same program on the same files, and pass the same batches
+    to `fit`. All processes call `Checkpoints`, `save` and `export`; the first one
+    prints, and writes the files. `generate` runs in each process separately.
+
+    With `model_parallel`, on JAX, each group of this number of devices is one replica
+    of the model. The devices of a group share its weights and the state of the
+    optimizer: the embeddings are divided over the vocabulary, attention over the heads,
+    and feed-forward networks over their width.
 
     Args:
-        devices: int >= 1, number of devices; or a list of the names of devices, as in
-            `keras.distribution.list_devices()`. `None` = all devices.
+        devices: int >= 1, number of devices; or a list of the names of devices, on JAX
+            as in `keras.distribution.list_devices()`, on TensorFlow as in
+            `tf.config.list_logical_devices()`. `None` = all devices. On PyTorch and in
+            several processes of JAX, `None` or the number of all devices.
         model_parallel: int >= 1, number of devices that share the weights of a
-            replica. It must divide the number of devices, `num_heads` and
-            `intermediate_dim` of the model. If it does not divide the size of the
-            vocabulary or the number of key and value heads, each device holds these
-            weights whole, with a warning.
+            replica; 1 on TensorFlow and PyTorch. It must divide the number of devices,
+            `num_heads` and `intermediate_dim` of the model. If it does not divide the
+            size of the vocabulary or the number of key and value heads, each device
+            holds these weights whole, with a warning.
 
     Yields:
-        The `keras.distribution.ModelParallel` in effect.
+        list of str, the names of the devices.
 
     Raises:
-        ValueError: if the backend is not JAX, if there are fewer devices, or if
-            `model_parallel` does not divide their number; from the constructor of a
-            model, if it does not divide the sizes of the model; from `compile` and
-            `fit`, if the model, the optimizer or a metric was created outside, or if
-            `keras.utils.clear_session` was called within the context.
+        ValueError: if there are fewer devices or processes, or if `model_parallel` does
+            not divide the number of devices or is above 1 on TensorFlow or PyTorch;
+            from the constructor of a model, if it does not divide the sizes of the
+            model; from `compile` and `fit`, if the model, the optimizer or a metric was
+            created outside, or if `keras.utils.clear_session` was called within the
+            context.
 
     Example:
 
     ```python
-    with kt.distribute(devices=4, model_parallel=2):
+    with kt.distribute(devices=4):
         model = kt.Seq2Seq(
             num_layers=6,
             hidden_dim=512,
@@ -142,20 +157,33 @@ def distribute(
     References:
         - [Shoeybi et al., 2019](https://arxiv.org/abs/1909.08053), section 3 (heads
           and widths divided among devices)
+        - [Ott et al., 2018](https://arxiv.org/abs/1806.00187), section 3 (gradients of
+          several devices as one mean over the tokens)
     """
-    check_jax(
-        "distribute",
-        " On TensorFlow, `tf.distribute.MirroredStrategy` trains on the devices of one "
-        "machine.",
-    )
-    names = _device_names(devices)
+    check_ints(1, model_parallel=model_parallel)
+    if not isinstance(devices, list | tuple):
+        check_ints(1, optional=True, devices=devices)
+    backend = keras.backend.backend()
+    if model_parallel > 1 and backend != "jax":
+        raise ValueError(
+            "`model_parallel` above 1 must be used on JAX; received `model_parallel="
+            f"{model_parallel}` and the backend {backend!r}. Set KERAS_BACKEND=jax "
+            "before Keras is imported."
+        )
+    contexts = {"jax": _jax, "tensorflow": _tensorflow, "torch": _torch}
+    with contexts[backend](devices, model_parallel) as names:
+        yield names
+
+
+@contextlib.contextmanager
+def _jax(devices: int | list[str] | None, model_parallel: int) -> Iterator[list[str]]:
+    names = _chosen(devices, keras.distribution.list_devices())
     if count_processes() > 1 and set(names) != {*keras.distribution.list_devices()}:
         raise ValueError(
             "`devices` must be None or all "
             f"{len(keras.distribution.list_devices())} devices of the "
             f"{count_processes()} processes; received `devices={devices!r}`."
         )
-    check_ints(1, model_parallel=model_parallel)
     if len(names) % model_parallel:
         raise ValueError(
             "`model_parallel` must divide the number of devices; received "
@@ -165,21 +193,44 @@ def distribute(
     token = _active.set(found)
     try:
         with found.scope():
-            yield found
+            yield names
     finally:
         _active.reset(token)
 
 
-def _device_names(devices: int | list[str] | None) -> list[str]:
-    present = keras.distribution.list_devices()
+@contextlib.contextmanager
+def _tensorflow(
+    devices: int | list[str] | None, model_parallel: int
+) -> Iterator[list[str]]:
+    names = _chosen(devices, list_replica_devices())
+    with mirrored_scope(names):
+        yield names
+
+
+@contextlib.contextmanager
+def _torch(devices: int | list[str] | None, model_parallel: int) -> Iterator[list[str]]:
+    with joined_processes():
+        count = count_processes()
+        wanted = len(devices) if isinstance(devices, list | tuple) else devices
+        if wanted not in (None, count):
+            raise ValueError(
+                "`devices` must be None or the number of processes on PyTorch, one for "
+                f"each device; received `devices={devices!r}` and {count} "
+                f"{'process' if count == 1 else 'processes'}. Start the program with "
+                f"`torchrun --nproc-per-node {wanted} program.py`, or use "
+                f"`keras-transformer train --devices {wanted}`."
+            )
+        yield [f"{device_kind()}:{index}" for index in range(count)]
+
+
+def _chosen(devices: int | list[str] | None, present: list[str]) -> list[str]:
+    """Returns the names of the devices that `distribute` uses."""
     if devices is None:
         return list(present)
-    if not isinstance(devices, list | tuple):
-        check_ints(1, devices=devices)
     names = present[:devices] if isinstance(devices, int) else list(devices)
     wanted = devices if isinstance(devices, int) else len(names)
     if not names or len({*names} & {*present}) != wanted:
-        is_cpu = all(name.startswith("cpu") for name in present)
+        is_cpu = all("cpu" in name.lower() for name in present)
         hint = advice_on_virtual_devices(wanted) if is_cpu else ""
         raise ValueError(
             f"`devices` must be devices of this machine, which has {len(present)} "
@@ -190,12 +241,9 @@ def _device_names(devices: int | list[str] | None) -> list[str]:
 
 def check_active() -> None:
     """Checks that the devices of `distribute` are still in effect."""
-    if _active.get() is not None and keras.distribution.distribution() is None:
-        raise ValueError(
-            "`keras.utils.clear_session` must not be called within `distribute`: it "
-            "clears the devices, and the model would train on one of them. Call it "
-            "before the context."
-        )
+    is_lost = _active.get() is not None and keras.distribution.distribution() is None
+    if is_lost or is_scope_cleared():
+        raise ValueError(CLEARED)
 
 
 def check_model_sizes(*, num_heads: int, intermediate_dim: int | None = None) -> None:
@@ -214,9 +262,14 @@ def check_model_sizes(*, num_heads: int, intermediate_dim: int | None = None) ->
 
 def check_created_within(**variables: Iterable[keras.Variable]) -> None:
     """Checks that variables are on the devices of the current distribution."""
-    if keras.backend.backend() != "jax":
+    if keras.backend.backend() == "torch":
         return
     check_active()
+    if keras.backend.backend() == "tensorflow":
+        for name, each in variables.items():
+            if are_outside_scope(each):
+                raise ValueError(_created_outside(name))
+        return
     devices = devices_in_effect()
     for name, each in variables.items():
         found = devices_of(each)
@@ -229,8 +282,12 @@ def check_created_within(**variables: Iterable[keras.Variable]) -> None:
                     "`distribute`. Call `fit` within the context."
                 )
         elif found - {devices}:
-            raise ValueError(
-                f"`{name}` must be created within the `distribute` in which the model "
-                f"is trained; received `{name}` on other devices. Move its creation "
-                "into the context."
-            )
+            raise ValueError(_created_outside(name))
+
+
+def _created_outside(name: str) -> str:
+    return (
+        f"`{name}` must be created within the `distribute` in which the model is "
+        f"trained; received `{name}` on other devices. Move its creation into the "
+        "context."
+    )

@@ -15,6 +15,7 @@ from keras_transformer.backend.micro_batches import (
     Batch,
     add_part,
     add_parts,
+    processes_share_rows,
     split_batch,
 )
 from keras_transformer.backend.step_graph import (
@@ -126,7 +127,7 @@ class _TrainingStep:
     def __call__(self, batch: Batch) -> Logs:
         model = self._trainer
         logs: Logs
-        if model.micro_batches > 1:
+        if model.micro_batches > 1 or processes_share_rows():
             parts = split_batch(batch, model)
             rows = ops.shape(tree.flatten(batch[1])[0])[0]
             apply = functools.partial(self._apply_gradients, self._run_update)

@@ -6,13 +6,16 @@ alone. These functions make losses, metrics and updates those of the whole batch
 """
 
 import contextlib
+import contextvars
+import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
 
 from keras_transformer.backend.processes import count_processes
+from keras_transformer.backend.torch_processes import broadcast_variables
 from keras_transformer.types import Tensor
 
 # Strategies under which Keras does not train, or does not train synchronously.
@@ -23,6 +26,14 @@ _REFUSED = (
     "CentralStorageStrategy",
 )
 
+CLEARED = (
+    "`keras.utils.clear_session` must not be called within `distribute`: it clears the "
+    "devices, and the model would train on one of them. Call it before the context."
+)
+
+_in_scope: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "in_scope", default=False
+)
 _local = threading.local()  # Each replica of `MirroredStrategy` has its own thread.
 
 
@@ -30,10 +41,10 @@ def check_distribution(model: keras.Model) -> None:
     """Raises `ValueError` if `fit` would compute something else than on one device."""
     if keras.backend.backend() == "tensorflow":
         check_strategy(model)
-        if model.distribute_strategy.num_replicas_in_sync > 1 and model.compiled:
+        if _replicas_of(model) > 1 and model.compiled:
             _check_clipping(model.optimizer)
     elif keras.backend.backend() == "torch":
-        _check_processes()
+        _check_loss(model)
 
 
 def check_strategy(model: keras.Model) -> None:
@@ -67,16 +78,123 @@ def _check_clipping(optimizer: Any) -> None:
                 )
 
 
-def _check_processes() -> None:
-    processes = count_processes()
-    if processes > 1:
+def _check_loss(model: keras.Model) -> None:
+    """Raises an error if processes of PyTorch cannot share the rows of a batch."""
+    if count_processes() > 1 and model.compiled:
+        for each in keras.tree.flatten(model.loss):
+            if getattr(each, "reduction", None) != "mean_with_sample_weight":
+                raise ValueError(
+                    "`loss` must be a mean over the tokens in several processes of "
+                    f"PyTorch, which share the rows of a batch; received `loss="
+                    f"{each!r}` in {count_processes()} processes. Use "
+                    "`LabelSmoothedCrossEntropy`, or `reduction="
+                    '"mean_with_sample_weight"`.'
+                )
+
+
+def list_replica_devices() -> list[str]:
+    """Lists the devices of TensorFlow that can be replicas: GPUs, TPUs or CPUs."""
+    import tensorflow as tf
+
+    kinds = (tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU", "CPU"))
+    devices = next(found for found in kinds if found)
+    return [device.name for device in devices]
+
+
+@contextlib.contextmanager
+def mirrored_scope(names: list[str]) -> Iterator[None]:
+    """A context in which variables are mirrored on devices of TensorFlow."""
+    token = _in_scope.set(True)
+    is_cleared = False
+    try:
+        with _mirrored_strategy(tuple(names)).scope():
+            try:
+                yield
+            finally:
+                is_cleared = is_scope_cleared()
+    except IndexError:  # of TensorFlow, at the end of a scope that is not there
+        if not is_cleared:
+            raise
+        raise ValueError(CLEARED) from None
+    finally:
+        _in_scope.reset(token)
+
+
+def is_scope_cleared() -> bool:
+    """Returns whether the scope of this `mirrored_scope` is no longer in effect."""
+    if not _in_scope.get():
+        return False
+    import tensorflow as tf
+
+    return not tf.distribute.has_strategy()
+
+
+def are_outside_scope(variables: Iterable[keras.Variable]) -> bool:
+    """Returns whether a variable is not mirrored within this `mirrored_scope`."""
+    if not _in_scope.get():
+        return False
+    import tensorflow as tf
+
+    mirrored = tf.distribute.DistributedValues
+    return not all(isinstance(each.value, mirrored) for each in variables)
+
+
+@functools.cache
+def _mirrored_strategy(names: tuple[str, ...]) -> Any:
+    # The messages of two strategies on the same devices would be confused.
+    import tensorflow as tf
+
+    return tf.distribute.MirroredStrategy(names)
+
+
+def check_rows(model: keras.Model, data: object, batch_size: int | None) -> None:
+    """Raises an error if the replicas of TensorFlow cannot divide batches of arrays."""
+    replicas = _replicas_of(model)
+    rows = batch_size or 32  # the default of Keras
+    if rows % replicas and not hasattr(data, "element_spec"):
         raise ValueError(
-            "`fit` and `train_on_batch` train in one process on PyTorch; received "
-            f"`torch.distributed` with {processes} processes, whose weights would "
-            "differ after the first update. Train in one process, or write a training "
-            "loop with `torch.nn.parallel.DistributedDataParallel` that weights the "
-            "loss of each process by its number of tokens."
+            "`batch_size` must be a multiple of the number of devices, which is "
+            f"{replicas}, on TensorFlow; received `batch_size={rows}`. Use another "
+            "one, or a `tf.data.Dataset` of batches, to which rows are added."
         )
+
+
+def with_rows_for_replicas(model: keras.Model, data: Any) -> Any:
+    """Adds rows of padding to the batches of a dataset, until the replicas divide them.
+
+    `model` is a `TokenTrainer` whose loss and metrics ignore padding.
+    """
+    replicas, spec = _replicas_of(model), getattr(data, "element_spec", None)
+    if replicas == 1 or spec is None:
+        return data
+    import tensorflow as tf
+
+    if not all(isinstance(each, tf.TensorSpec) for each in keras.tree.flatten(spec)):
+        return data
+
+    def add(filler: float, tensor: Any) -> Any:
+        missing = -tf.shape(tensor)[0] % replicas
+        shape = tf.concat([[missing], tf.shape(tensor)[1:]], 0)
+        rows = tf.fill(shape, tf.cast(filler, tensor.dtype))
+        return tf.concat([tensor, rows], 0)
+
+    fillers = model.pad_token_id, model.target_padding, 0.0
+
+    @tf.autograph.experimental.do_not_convert
+    def padded(*parts: Any) -> Any:
+        found = tuple(
+            keras.tree.map_structure(functools.partial(add, filler), part)
+            for filler, part in zip(fillers, parts, strict=False)
+        )
+        return found if isinstance(spec, tuple) else found[0]
+
+    return data.map(padded)
+
+
+def _replicas_of(model: keras.Model) -> int:
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    return int(model.distribute_strategy.num_replicas_in_sync)
 
 
 def count_replicas() -> int:
@@ -199,6 +317,13 @@ def supports_merge_call() -> bool:
     distribute = getattr(internal, "distribute", None)
     without = getattr(distribute, "strategy_supports_no_merge_call", lambda: False)
     return not without()
+
+
+def share_initial_values(model: keras.Model) -> None:
+    """Gives the processes of PyTorch the weights and the optimizer of the first one."""
+    if keras.backend.backend() == "torch" and count_processes() > 1:
+        others = [*model.metrics_variables, *model.optimizer.variables]
+        broadcast_variables([*model.variables, *others])
 
 
 def build_optimizer(model: keras.Model) -> None:

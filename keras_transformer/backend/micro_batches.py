@@ -9,11 +9,13 @@ from keras import ops, tree
 from keras.utils import unpack_x_y_sample_weight
 
 from keras_transformer.backend.distribution import (
+    count_replicas,
     each_replica_alone,
     sum_over_replicas,
 )
-from keras_transformer.backend.processes import count_processes
+from keras_transformer.backend.processes import count_processes, index_of_process
 from keras_transformer.backend.sharding import rows_to_add, share_rows
+from keras_transformer.backend.torch_processes import own_masks, sum_of_processes
 from keras_transformer.types import Logs, Size, Tensor
 
 # Inputs, targets and sample weights. The first two may be nested tensors.
@@ -30,26 +32,50 @@ def train_in_micro_batches(model: keras.Model, *args: Any) -> Any:
     """
     *state, data = args  # On JAX the state and the data, otherwise the data.
     batch = unpack_x_y_sample_weight(data)
-    rows, parts = ops.shape(batch[1])[0], split_batch(batch, model)
+    rows, parts = count_rows(batch, model), split_batch(batch, model)
     return _STEPS[keras.backend.backend()](model, parts, rows, *state)
+
+
+def count_rows(batch: Batch, model: keras.Model) -> Size:
+    """Counts the rows of a batch, without those that were added for replicas.
+
+    `with_rows_for_replicas` adds rows without targets.
+    """
+    targets = tree.flatten(batch[1])[0]
+    if count_replicas() == 1:
+        return ops.shape(targets)[0]
+    has_targets = ops.any(targets != model.target_padding, axis=1)
+    return ops.sum(ops.cast(has_targets, "float32"))
+
+
+def processes_share_rows() -> bool:
+    """Returns whether each process computes its own rows of a batch, as on PyTorch."""
+    return keras.backend.backend() == "torch" and count_processes() > 1
 
 
 def split_batch(batch: Batch, model: keras.Model) -> Batch:
     """Reshapes tensors `(batch, …)` to `(micro_batches, rows, …)`.
 
     Rows of padding are added if the batch is not divisible, and to the end of each
-    micro-batch if the devices cannot divide its rows.
+    micro-batch if the devices cannot divide its rows. A process of PyTorch gets the
+    micro-batches of its own rows.
     """
+    own = slice(0, model.micro_batches)
     count = model.micro_batches
+    if processes_share_rows():
+        count *= count_processes()
+        first = index_of_process() * model.micro_batches
+        own = slice(first, first + model.micro_batches)
 
     def split(tensor: Tensor, filler: float) -> Tensor:
         batch, *rest = ops.shape(tensor)
         rows = -(-batch // count)
         missing = ops.full((rows * count - batch, *rest), filler, tensor.dtype)
         parts = ops.reshape(ops.concatenate([tensor, missing]), (count, rows, *rest))
+        parts = parts[own]
         if not (added := rows_to_add(rows)):
             return parts
-        missing = ops.full((count, added, *rest), filler, tensor.dtype)
+        missing = ops.full((model.micro_batches, added, *rest), filler, tensor.dtype)
         return ops.concatenate([parts, missing], axis=1)
 
     x, y, sample_weight = batch
@@ -157,27 +183,21 @@ def _tensorflow(model: keras.Model, parts: Batch, rows: Size) -> Logs:
         return index + 1, total + weight, total_loss, *sums
 
     nothing = [tf.zeros(weight.shape, "float32") for weight in weights]
-    _, total, total_loss, *gradients = tf.while_loop(
-        lambda index, *_: index < model.micro_batches,
-        step,
-        (0, 0.0, 0.0, *nothing),
-        parallel_iterations=1,
-    )
+    sums: tuple[Any, ...] = (0, 0.0, 0.0, *nothing)
+    if model.micro_batches == 1:
+        sums = step(*sums)
+    else:
+        sums = tf.while_loop(
+            lambda index, *_: index < model.micro_batches,
+            step,
+            sums,
+            parallel_iterations=1,
+        )
+    _, total, total_loss, *gradients = sums
     # The optimizer adds the gradients of the replicas.
     total, total_loss = sum_over_replicas([total, total_loss])
     model.optimizer.apply(_mean(gradients, total, weights), weights)
     return _log(model, total_loss, total, rows)
-
-
-def _check_one_process(micro_batches: int) -> None:
-    """Raises an error if PyTorch trains in several processes."""
-    # Keras 3.16 adds their gradients in hooks of `backward`, which do not run here.
-    if (count := count_processes()) > 1:
-        raise ValueError(
-            "`micro_batches` must be 1 in several processes of PyTorch, since their "
-            "gradients are not added; received "
-            f"`micro_batches={micro_batches}` in {count} processes. Use one process."
-        )
 
 
 # Sums of PyTorch over micro-batches: of the weights, the losses and the gradients.
@@ -208,18 +228,44 @@ def add_parts(
     add: Callable[[Sums, Batch], Sums],
     apply: Callable[[list[Tensor]], object],
 ) -> Logs:
-    """Trains on PyTorch with a function that adds a part and one that updates."""
-    _check_one_process(model.micro_batches)
+    """Trains on PyTorch with a function that adds a part and one that updates.
+
+    Each process has its own parts; weights and metrics of all processes stay equal.
+    """
     weights = model.trainable_weights
     # Each sum is a tensor of its own, since a graph keeps its inputs apart.
     shapes = [(), (), *(weight.shape for weight in weights)]
     zeros = [ops.zeros(shape, "float32") for shape in shapes]
     sums: Sums = zeros[0], zeros[1], zeros[2:]
-    for index in range(model.micro_batches):
-        sums = add(sums, _part(parts, index))
-    total, total_loss, gradients = sums
+    add_all = _in_processes if processes_share_rows() else _in_this_process
+    total, total_loss, gradients = add_all(model, parts, sums, add)
     apply(_mean(gradients, total, weights))
     return _log(model, total_loss, total, rows)
+
+
+def _in_this_process(
+    model: keras.Model, parts: Batch, sums: Sums, add: Callable[[Sums, Batch], Sums]
+) -> Sums:
+    for index in range(model.micro_batches):
+        sums = add(sums, _part(parts, index))
+    return sums
+
+
+def _in_processes(
+    model: keras.Model, parts: Batch, sums: Sums, add: Callable[[Sums, Batch], Sums]
+) -> Sums:
+    """Adds what each process computes: the sums, and the changes of the metrics."""
+    metrics = model.metrics_variables
+    before = [ops.copy(variable) for variable in metrics]
+    with own_masks(model, index_of_process()):
+        total, loss, gradients = _in_this_process(model, parts, sums, add)
+    changes = [new - old for new, old in zip(metrics, before, strict=True)]
+    added = sum_of_processes([total, loss, *changes, *gradients])
+    total, loss, *added = added
+    changes, gradients = added[: len(metrics)], added[len(metrics) :]
+    for variable, old, change in zip(metrics, before, changes, strict=True):
+        variable.assign(old + change)
+    return total, loss, gradients
 
 
 def _torch(model: keras.Model, parts: Batch, rows: Size) -> Logs:

@@ -1,4 +1,4 @@
-"""Processes that train one model together, on JAX."""
+"""Processes that train one model together, on JAX and PyTorch."""
 
 import contextlib
 import functools
@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import keras
 import numpy as np
 
+from keras_transformer.backend import torch_processes
 from keras_transformer.types import Tensor
 
 P = ParamSpec("P")
@@ -34,13 +35,20 @@ def count_processes() -> int:
 
 def is_first_process() -> bool:
     """Returns whether this process writes the files of a run."""
-    return count_processes() == 1 or _index() == 0
+    return index_of_process() == 0
 
 
-def _index() -> int:
-    import jax
+def index_of_process() -> int:
+    """Returns the index of this process among those that train together."""
+    if keras.backend.backend() == "jax":
+        import jax
 
-    return int(jax.process_index())
+        return int(jax.process_index())
+    if count_processes() == 1:
+        return 0
+    import torch.distributed
+
+    return int(torch.distributed.get_rank())
 
 
 def on_cpu() -> contextlib.AbstractContextManager[object]:
@@ -59,6 +67,8 @@ def greatest(values: list[int]) -> list[int]:
     """Returns the largest int32 numbers of all processes, each of which calls it."""
     if count_processes() == 1:
         return values
+    if keras.backend.backend() == "torch":
+        return torch_processes.greatest(values)
     from jax.experimental import multihost_utils
 
     gathered = multihost_utils.process_allgather(np.array(values, "int32"))
@@ -69,6 +79,8 @@ def of_first_process(values: list[float]) -> list[float]:
     """Returns the float32 numbers of the first process; each process calls it."""
     if count_processes() == 1:
         return values
+    if keras.backend.backend() == "torch":
+        return torch_processes.broadcast_floats(values)
     from jax.experimental import multihost_utils
 
     found = multihost_utils.broadcast_one_to_all(np.array(values, "float32"))
@@ -123,12 +135,12 @@ def _whole(value: Any) -> np.ndarray:
 
 
 def values_here(variables: Iterable[keras.Variable]) -> list[Tensor]:
-    """Returns the values of variables on JAX, for computations of this process alone.
+    """Returns the values of variables, for computations of this process alone.
 
-    If there are several processes, they are copies on its first device.
+    If there are several processes of JAX, they are copies on its first device.
     """
     values = [variable.value for variable in variables]
-    if count_processes() == 1:
+    if count_processes() == 1 or keras.backend.backend() != "jax":
         return values
     import jax
 
@@ -146,11 +158,13 @@ def written_by_first_process(
 
     @functools.wraps(method)
     def write(model: Model, *args: P.args, **kwargs: P.kwargs) -> None:
-        if count_processes() == 1 or keras.backend.backend() != "jax":
+        if count_processes() == 1:
             return method(model, *args, **kwargs)
-        variables = [*model.variables]  # type: ignore[attr-defined]
-        if (optimizer := getattr(model, "optimizer", None)) is not None:
-            variables += optimizer.variables
+        variables: list[keras.Variable] = []
+        if keras.backend.backend() == "jax":  # elsewhere, each process has them whole
+            variables += model.variables  # type: ignore[attr-defined]
+            if (optimizer := getattr(model, "optimizer", None)) is not None:
+                variables += optimizer.variables
         values = values_here(variables)
 
         @fail_together  # The others wait, and can read the files afterwards.
@@ -186,27 +200,33 @@ def _replaced_values(
             variable._value = value  # type: ignore[attr-defined]
 
 
-def with_equal_batches(
-    train_function: Callable[[object, Iterator[object]], T],
-) -> Callable[[object, Iterator[object]], T]:
+def with_equal_batches(train_function: Callable[..., T]) -> Callable[..., T]:
     """Checks that all processes train on equal batches.
 
-    Each process has a copy of the whole batch. If the copies differ, JAX raises no
-    error, and the weights of the processes diverge.
+    Each process has a copy of the whole batch. If the copies differ, no backend raises
+    an error, and the weights are those of no batch.
+
+    Args:
+        train_function: `train_function` of a Keras model. On JAX, it takes a state and
+            an iterator of batches, on PyTorch a list of batches.
     """
-    if count_processes() == 1 or keras.backend.backend() != "jax":
+    if count_processes() == 1:
         return train_function
     comparison = _Comparison()
+    if keras.backend.backend() == "torch":
+
+        def checked(batches: Sequence[object]) -> T:
+            comparison.add(batches)
+            return train_function(batches)
+
+        return checked
 
     def compared(iterator: Iterator[object]) -> Iterator[object]:
         for batch in iterator:
             comparison.add(batch)
             yield batch
 
-    def checked(state: object, iterator: Iterator[object]) -> T:
-        return train_function(state, compared(iterator))
-
-    return checked
+    return lambda state, iterator: train_function(state, compared(iterator))
 
 
 class _Comparison:
@@ -218,14 +238,14 @@ class _Comparison:
     def add(self, batch: object) -> None:
         for tensor in keras.tree.flatten(batch):
             if tensor is not None:
-                data = np.asarray(tensor.addressable_data(0))
+                data = _copy_here(tensor)
                 shape = repr(data.shape).encode()
                 self._checksum = zlib.crc32(shape + data.tobytes(), self._checksum)
         self._count += 1
         if self._count < self._next:
             return
         self._next += min(self._next, 64)
-        checksum = self._checksum & 0x7FFF_FFFF  # an int32 of JAX
+        checksum = self._checksum & 0x7FFF_FFFF  # an int32
         highest, lowest = greatest([checksum, -checksum])
         if highest != -lowest:
             raise ValueError(
@@ -234,3 +254,10 @@ class _Comparison:
                 "`fit`. Use the same files, seed and arguments in every process, and "
                 "no `shard`."
             )
+
+
+def _copy_here(tensor: Any) -> np.ndarray:
+    """Returns the copy of a tensor that this process has."""
+    if keras.backend.backend() == "jax":
+        return np.asarray(tensor.addressable_data(0))
+    return np.asarray(keras.ops.convert_to_numpy(tensor))

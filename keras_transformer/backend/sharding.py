@@ -58,31 +58,38 @@ def devices_in_effect() -> frozenset[object] | None:
     return frozenset(distribution.device_mesh.backend_mesh.devices.flat)
 
 
-def check_jax(name: str, remedy: str = "") -> None:
+def check_jax(name: str) -> None:
     """Raises `ValueError` for a function or class that needs JAX on another backend."""
     if keras.backend.backend() != "jax":
         raise ValueError(
             f"`{name}` must be used on JAX; received the backend "
             f"{keras.backend.backend()!r}. Set KERAS_BACKEND=jax before Keras is "
-            f"imported.{remedy}"
+            "imported."
         )
 
 
 def advice_on_virtual_devices(count: int) -> str:
     """Returns the end of an error message for too few devices."""
+    remedies = {
+        "jax": f"set XLA_FLAGS=--xla_force_host_platform_device_count={count} before "
+        "JAX is imported",
+        "tensorflow": "call tf.config.set_logical_device_configuration before "
+        f"TensorFlow uses the CPU, with {count} `tf.config.LogicalDeviceConfiguration`",
+    }
     return (
-        f" To try several devices on a CPU, set XLA_FLAGS="
-        f"--xla_force_host_platform_device_count={count} before JAX is imported; this "
-        "is not faster than one device."
+        " To try several devices on a CPU, "
+        f"{remedies[keras.backend.backend()]}; this is not faster than one device."
     )
 
 
 def add_virtual_devices(count: int) -> None:
-    """Makes JAX divide the CPU into virtual devices, to test several devices.
+    """Makes JAX or TensorFlow divide the CPU into virtual devices, to test several.
 
-    It has no effect on other devices, after JAX has started, or if `XLA_FLAGS`
+    It has no effect on other devices, after the backend has started, or if `XLA_FLAGS`
     determines the number.
     """
+    if keras.backend.backend() == "tensorflow":
+        _add_logical_devices(count)
     if keras.backend.backend() != "jax":
         return
     import jax
@@ -90,3 +97,14 @@ def add_virtual_devices(count: int) -> None:
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         with contextlib.suppress(RuntimeError):  # JAX has started.
             jax.config.update("jax_num_cpu_devices", count)
+
+
+def _add_logical_devices(count: int) -> None:
+    import tensorflow as tf
+
+    cpu, *_ = tf.config.list_physical_devices("CPU")
+    if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:
+        with contextlib.suppress(RuntimeError):  # TensorFlow has started.
+            tf.config.set_logical_device_configuration(
+                cpu, [tf.config.LogicalDeviceConfiguration()] * count
+            )

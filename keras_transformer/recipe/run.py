@@ -9,7 +9,7 @@ from keras_transformer.distribution import distribute
 from keras_transformer.recipe.preparation import prepare
 from keras_transformer.recipe.result import TrainingResult, read_result
 from keras_transformer.recipe.stages import finish, fit, print_figures
-from keras_transformer.recipe.workers import train_with_workers
+from keras_transformer.recipe.workers import needs_workers, train_with_workers
 from keras_transformer_runtime.display import Display
 from keras_transformer_runtime.runs.early_checks import check_early
 from keras_transformer_runtime.runs.folder import is_complete
@@ -80,7 +80,7 @@ def train(recipe: Recipe) -> TrainingResult:
         display.print(f"The run in {output} is complete.")
         print_figures(result.figures, recipe, display)
         return result
-    if recipe.workers > 1:
+    if needs_workers(recipe):
         train_with_workers(recipe, display)
         return read_result(output)
     with _distributed(recipe, display):
@@ -95,8 +95,8 @@ def _distributed(recipe: Recipe, display: Display) -> Iterator[None]:
         yield
         return
     add_virtual_devices(recipe.devices)
-    with distribute(recipe.devices, recipe.model_parallel) as found:
-        if all(str(each).startswith("cpu") for each in found.device_mesh.devices.flat):
+    with distribute(recipe.devices, recipe.model_parallel) as names:
+        if all("cpu" in name.lower() for name in names):
             display.print(
                 f"{recipe.devices} virtual devices share one CPU, to try what several "
                 "devices do: training is not faster than with --devices 1."

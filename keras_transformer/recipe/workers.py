@@ -1,8 +1,8 @@
-"""A run on several workers, with Ray Train.
+"""A run on several workers, with Ray Train: processes of JAX or PyTorch.
 
-The driver starts no JAX, so it needs no accelerator: one task prepares the run, the
+The driver uses no device, so it needs no accelerator: one task prepares the run, the
 workers train together, and one task selects, evaluates and exports. They meet in the
-folder of the run.
+folder of the run. A worker has all its devices on JAX, and one device on PyTorch.
 """
 
 import collections
@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+import keras
+
 from keras_transformer.backend.ray_connection import connection
 from keras_transformer_runtime.display import Display
 from keras_transformer_runtime.runs.folder import latest_position
@@ -23,10 +25,21 @@ from keras_transformer_runtime.runs.recipe import Recipe
 from keras_transformer_runtime.runs.run_position import RunPosition
 
 if TYPE_CHECKING:
+    from ray.train.torch import TorchTrainer
     from ray.train.v2.jax import JaxTrainer
 
 ATTEMPTS = 3  # to train until the next checkpoint, if workers die
 SECONDS_BETWEEN_READS = 0.5  # of the output of the workers
+
+
+def needs_workers(recipe: Recipe) -> bool:
+    """Returns whether a run requires other processes than that of the command."""
+    return _count_workers(recipe) > 1
+
+
+def _count_workers(recipe: Recipe) -> int:
+    is_torch = keras.backend.backend() == "torch"
+    return recipe.workers * (recipe.devices if is_torch else 1)
 
 
 def train_with_workers(recipe: Recipe, display: Display) -> None:
@@ -47,11 +60,15 @@ def train_with_workers(recipe: Recipe, display: Display) -> None:
         stack.enter_context(output.printed())
         resources = _resources_of_worker(recipe)
         if "CPU" in resources:
+            devices = ""
+            if keras.backend.backend() == "jax":
+                devices = f" of {recipe.devices} virtual devices"
             display.print(
-                f"The cluster has no accelerators. {recipe.workers} workers of "
-                f"{recipe.devices} virtual devices train on processors."
+                f"The cluster has no accelerators. {_count_workers(recipe)} workers"
+                f"{devices} train on processors."
             )
-        _run(_prepare, recipe, output, {"num_cpus": 0}, {"JAX_PLATFORMS": "cpu"})
+        without_devices = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+        _run(_prepare, recipe, output, {"num_cpus": 0}, without_devices)
         try:
             _fit(recipe, output, resources, state)
         except KeyboardInterrupt as interrupt:
@@ -109,7 +126,9 @@ def _resources_of_worker(recipe: Recipe) -> dict[str, float]:
 
     found = ray.cluster_resources()
     needed = recipe.workers * recipe.devices
-    for kind in ("TPU", "GPU"):
+    workers = _count_workers(recipe)
+    is_torch = keras.backend.backend() == "torch"
+    for kind in ("GPU",) if is_torch else ("TPU", "GPU"):
         if count := found.get(kind, 0):
             if count < needed:
                 raise ValueError(
@@ -118,9 +137,9 @@ def _resources_of_worker(recipe: Recipe) -> dict[str, float]:
                     f"{recipe.workers}`, `devices={recipe.devices}`, and a cluster "
                     f"with {count:g} {kind}s."
                 )
-            return {kind: recipe.devices}
+            return {kind: needed // workers}
     # Workers share the cores if there are few.
-    return {"CPU": min(1.0, found.get("CPU", 1) / recipe.workers)}
+    return {"CPU": min(1.0, found.get("CPU", 1) / workers)}
 
 
 def _options_of_task(resources: dict[str, float]) -> dict[str, object]:
@@ -133,8 +152,9 @@ def _options_of_task(resources: dict[str, float]) -> dict[str, object]:
 
 def _environment(recipe: Recipe, resources: dict[str, float]) -> dict[str, str]:
     # Ray would print each line twice.
-    environment = {"KERAS_BACKEND": "jax", "RAY_TRAIN_ENABLE_PRINT_PATCH": "0"}
-    if "CPU" in resources:
+    environment = {"KERAS_BACKEND": keras.backend.backend()}
+    environment |= {"RAY_TRAIN_ENABLE_PRINT_PATCH": "0"}
+    if "CPU" in resources and keras.backend.backend() == "jax":
         flag = f"--xla_force_host_platform_device_count={recipe.devices}"
         flags = os.environ.get("XLA_FLAGS", "")
         environment |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{flags} {flag}".strip()}
@@ -152,7 +172,7 @@ def _run(
     import ray
     from ray.exceptions import RayTaskError
 
-    environment = {"KERAS_BACKEND": "jax", **(env or {})}
+    environment = {"KERAS_BACKEND": keras.backend.backend(), **(env or {})}
     task = ray.remote(function).options(
         runtime_env={"env_vars": environment}, max_retries=0, **options
     )
@@ -218,20 +238,20 @@ def _reason(error: Exception) -> str:
 
 def _trainer(
     recipe: Recipe, output: _Output, resources: dict[str, float], folder: pathlib.Path
-) -> "JaxTrainer":
+) -> "JaxTrainer | TorchTrainer":
     from ray.train.v2.api.config import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.v2.jax import JaxTrainer
-    from ray.train.v2.jax.config import JaxConfig
 
+    is_torch = keras.backend.backend() == "torch"
     kinds = {f"use_{kind.lower()}": kind in resources for kind in ("GPU", "TPU")}
-    # Without an accelerator, Ray connects the workers only if it is told of GPUs.
+    # Without an accelerator, Ray connects workers of JAX only if it is told of GPUs.
     connected = {**kinds, "use_gpu": "TPU" not in resources}
-    return JaxTrainer(
-        _fit_in_worker,
+    make_trainer = _torch_trainer if is_torch else _jax_trainer
+    return make_trainer(
+        connected,
+        train_loop_per_worker=_fit_in_worker,
         train_loop_config={"recipe": recipe, "output": output},
-        jax_config=JaxConfig(**connected),
         scaling_config=ScalingConfig(
-            num_workers=recipe.workers,
+            num_workers=_count_workers(recipe),
             resources_per_worker=resources,
             use_gpu=kinds["use_gpu"],
             use_tpu=kinds["use_tpu"],
@@ -245,6 +265,21 @@ def _trainer(
     )
 
 
+def _jax_trainer(connected: dict[str, bool], **options: Any) -> "JaxTrainer":
+    from ray.train.v2.jax import JaxTrainer
+    from ray.train.v2.jax.config import JaxConfig
+
+    return JaxTrainer(jax_config=JaxConfig(**connected), **options)
+
+
+def _torch_trainer(connected: dict[str, bool], **options: Any) -> "TorchTrainer":
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    # Counts and times are on the CPU, gradients on the GPU.
+    kinds = "cpu:gloo,cuda:nccl" if options["scaling_config"].use_gpu else "gloo"
+    return TorchTrainer(torch_config=TorchConfig(backend=kinds), **options)
+
+
 def _fit_in_worker(config: dict[str, Any]) -> None:
     from keras_transformer.backend.processes import count_processes, is_first_process
     from keras_transformer.distribution import distribute
@@ -252,10 +287,10 @@ def _fit_in_worker(config: dict[str, Any]) -> None:
     from keras_transformer.recipe.stages import fit
 
     recipe: Recipe = config["recipe"]
-    if count_processes() != recipe.workers:  # Each worker would train alone.
-        raise RuntimeError(
-            f"Ray has connected {count_processes()} of {recipe.workers} workers. Use "
-            "another version of Ray."
+    if count_processes() != (expected := _count_workers(recipe)):
+        raise RuntimeError(  # Each worker would train alone.
+            f"Ray has connected {count_processes()} of {expected} workers. Use another "
+            "version of Ray."
         )
     output: _Output = config["output"]
     with output.written() if is_first_process() else contextlib.nullcontext():

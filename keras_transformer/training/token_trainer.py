@@ -13,16 +13,23 @@ from keras_transformer.backend.compiled_steps import (
 from keras_transformer.backend.distribution import (
     build_optimizer,
     check_distribution,
+    check_rows,
     check_strategy,
     count_replicas,
     is_alone,
     mean_loss_for_logs,
+    share_initial_values,
     share_of_replica,
     sum_over_replicas,
+    with_rows_for_replicas,
 )
 from keras_transformer.backend.jax_state import kept_variables, with_callbacks
 from keras_transformer.backend.keras_internals import build_from_dataset
-from keras_transformer.backend.micro_batches import train_in_micro_batches
+from keras_transformer.backend.micro_batches import (
+    count_rows,
+    processes_share_rows,
+    train_in_micro_batches,
+)
 from keras_transformer.backend.processes import is_first_process, with_equal_batches
 from keras_transformer.backend.sharding import rows_to_add, share_rows
 from keras_transformer.distribution import check_created_within
@@ -205,11 +212,14 @@ class TokenTrainer(keras.Model):
         self.keep_length_ratio(arguments.get("x"))
         build_from_dataset(self, arguments.get("x"))
         build_optimizer(self)
+        share_initial_values(self)
         callbacks = arguments.get("callbacks")
         arguments["callbacks"] = NonFiniteWarning.added_to(callbacks)
         verbose = arguments.get("verbose", "auto") if is_first_process() else 0
+        checks = self._check_ids(arguments)
+        self._share_rows(arguments)
         with (
-            explained_errors(self._check_ids(arguments)),
+            explained_errors(checks),
             kept_variables() as own,
             within_fit(callbacks),
             shown_progress(callbacks, verbose) as arguments["verbose"],
@@ -242,15 +252,23 @@ class TokenTrainer(keras.Model):
             arguments["validation_data"] = checks.applied_to(data, "validation_data")
         return checks
 
+    def _share_rows(self, arguments: Config) -> None:
+        """Makes the replicas of TensorFlow divide the rows of each batch."""
+        check_rows(self, arguments.get("x"), arguments.get("batch_size"))
+        if self._ignores_padding:
+            for name in {"x", "validation_data"} & {*arguments}:
+                arguments[name] = with_rows_for_replicas(self, arguments[name])
+
     def keep_length_ratio(self, data: object) -> None:
         """Does nothing; `TransformerModel` raises its ratio to that of the data."""
 
     def make_train_function(self, force: bool = False) -> None:
         if force or self.train_function is None:
-            self.train_function = compiled_function(self, "train_step")
-        if self.train_function is None:
-            super().make_train_function()  # type: ignore[misc]
-            function: Any = self.train_function
+            self.train_function = None
+            function: Any = compiled_function(self, "train_step")
+            if function is None:
+                super().make_train_function()  # type: ignore[misc]
+                function = self.train_function
             self.train_function = with_equal_batches(function)
 
     def make_test_function(self, force: bool = False) -> None:
@@ -301,7 +319,9 @@ class TokenTrainer(keras.Model):
         check_data("evaluate", arguments, self.input_keys)
         check_strategy(self)
         self._check_devices()
-        with explained_errors(self._check_ids(arguments)):
+        checks = self._check_ids(arguments)
+        self._share_rows(arguments)
+        with explained_errors(checks):
             return super().evaluate(**arguments)
 
     @functools.wraps(keras.Model.predict, assigned=())
@@ -401,10 +421,13 @@ class TokenTrainer(keras.Model):
         check_data("fit", {"x": x, "y": y}, self.input_keys)
         self._check_ids({"x": x, "y": y, "sample_weight": sample_weight})
         check_distribution(self)
-        if self.train_function is None:  # The check takes milliseconds.
+        is_first = self.train_function is None
+        if is_first:  # The check takes milliseconds.
             self._check_devices()
         self._compile_new_schedules()
         build_optimizer(self)
+        if is_first:
+            share_initial_values(self)
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -469,7 +492,12 @@ class TokenTrainer(keras.Model):
 
     def train_step(self, *args: Any) -> Any:
         args = _with_shared_rows(args)
-        in_parts = self.micro_batches > 1 or self._can_add_rows(args[-1])
+        in_parts = (
+            self.micro_batches > 1
+            or processes_share_rows()
+            or self._has_added_rows()
+            or self._can_add_rows(args[-1])
+        )
         if in_parts and self.trainable_weights:
             return train_in_micro_batches(self, *args)
         return super().train_step(*args)
@@ -479,8 +507,22 @@ class TokenTrainer(keras.Model):
         rows = keras.tree.flatten(data)[0].shape[0]
         return self._ignores_padding and bool(rows_to_add(rows))
 
+    def _has_added_rows(self) -> bool:
+        """Returns whether replicas of TensorFlow may have rows of padding."""
+        return self._ignores_padding and count_replicas() > 1
+
     def test_step(self, *args: Any) -> Any:
+        if self._has_added_rows():
+            return self._test_without_added_rows(*args)
         return super().test_step(*_with_shared_rows(args))
+
+    def _test_without_added_rows(self, data: object) -> Logs:
+        x, y, sample_weight = batch = keras.utils.unpack_x_y_sample_weight(data)
+        y_pred = self(x, training=False)
+        share = self.compute_loss(x, y, y_pred, sample_weight, training=False)
+        loss, rows = share * count_replicas(), count_rows(batch, self)
+        self.metrics[0].update_state(loss, sample_weight=rows)
+        return self.compute_metrics(x, y, y_pred, sample_weight)
 
     def predict_step(self, *args: Any) -> Any:
         return super().predict_step(*_with_shared_rows(args))

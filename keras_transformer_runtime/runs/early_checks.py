@@ -35,7 +35,7 @@ def check_early(recipe: Recipe) -> None:
     check_one_of(PRESETS, optional=True, preset=recipe.preset)
     check_one_of(DTYPES, dtype=recipe.dtype)
     check_one_length(recipe)
-    _check_backend(devices=recipe.devices, workers=recipe.workers)
+    _check_devices(recipe)
     normalization_rule(recipe.normalization, recipe.lowercase)
     check_character_coverage(recipe.character_coverage)
     if recipe.model == "seq2seq":
@@ -88,18 +88,33 @@ def check_is_folder(output: str) -> None:
         )
 
 
-def _check_backend(**numbers: int) -> None:
-    """Raises an error if the backend does not train on several devices or workers."""
+def _check_devices(recipe: Recipe) -> None:
+    """Raises an error if the backend does not train on these devices."""
     keras = sys.modules.get("keras")
     backend = keras.backend.backend() if keras else os.environ.get("KERAS_BACKEND")
-    for name, number in numbers.items():
+    backend = backend or "tensorflow"
+    of_jax = ["model_parallel"] if backend == "torch" else ["workers", "model_parallel"]
+    for name in of_jax:
+        number = getattr(recipe, name)
         if number > 1 and backend != "jax":
             raise ValueError(
-                f"`{name}` above 1 must be used on JAX; received `{name}={number}` and "
-                f"the backend {backend or 'tensorflow'!r}. Set KERAS_BACKEND=jax."
+                f"`{name}` above 1 must be used on JAX{_OTHER.get(name, '')}; received "
+                f"`{name}={number}` and the backend {backend!r}. Set KERAS_BACKEND=jax."
             )
-    if numbers["workers"] > 1:
+    if backend == "tensorflow" and recipe.devices > 1 and recipe.clip_norm is not None:
+        raise ValueError(
+            "`clip_norm` must be None with several devices on TensorFlow, since Keras "
+            "clips the gradients of each device before it adds them; received "
+            f"`clip_norm={recipe.clip_norm}`, `devices={recipe.devices}`. Set "
+            "KERAS_BACKEND=jax."
+        )
+    if recipe.workers > 1:
         require_extra("distributed", "`workers` above 1")
+    if recipe.devices > 1 and backend == "torch":
+        require_extra("distributed", "`devices` above 1 on PyTorch")
+
+
+_OTHER = {"workers": " or PyTorch"}
 
 
 def _check_files(recipe: Recipe, name: str) -> None:

@@ -251,13 +251,14 @@ class Recipe(RunOptions):
         int, "Number of parts of a batch, to save memory; the updates stay the same."
     ] = 1
     devices: Annotated[
-        int, "Number of devices of a machine that share the rows of a batch, on JAX."
+        int, "Number of devices of a machine that share the rows of a batch."
     ] = 1
     model_parallel: Annotated[
-        int, "Number of these devices that share the weights of a model."
+        int, "Number of these devices that share the weights of a model, on JAX."
     ] = 1
     workers: Annotated[
-        int, "Number of workers of a Ray cluster, of --devices each, on JAX."
+        int,
+        "Number of workers of a Ray cluster, of --devices each; not on TensorFlow.",
     ] = 1
     average: Average = None
     metric: Annotated[

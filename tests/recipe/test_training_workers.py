@@ -14,8 +14,7 @@ import pytest
 import keras_transformer as kt
 from keras_transformer.recipe import Recipe, train
 
-pytestmark = pytest.mark.once("jax")
-
+BACKEND = os.environ["KERAS_BACKEND"]
 ROOT = pathlib.Path(kt.__file__).parent.parent
 EPOCHS = 40  # The first worker is killed long before the last one.
 OPTIONS = {
@@ -26,6 +25,7 @@ OPTIONS = {
     "hidden_dim": 8,
     "intermediate_dim": 8,
     "num_heads": 2,
+    "dropout": 0.0,  # Processes of PyTorch have other masks than one process.
     "tokenizer": "words",
     "average": EPOCHS,
     "export": False,
@@ -104,6 +104,7 @@ def one(tmp_path_factory, text):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="TensorFlow has no workers")
 def test_a_worker_that_dies_changes_nothing(one, tmp_path, text, monkeypatch):
     monkeypatch.setenv("TEST_FOLDER", str(tmp_path))
     folder = tmp_path / "several"
@@ -114,7 +115,8 @@ def test_a_worker_that_dies_changes_nothing(one, tmp_path, text, monkeypatch):
     finally:
         process.kill()
     assert process.returncode == 0, output
-    assert "2 workers of 1 virtual devices train on processors." in output
+    devices = " of 1 virtual devices" if BACKEND == "jax" else ""
+    assert f"2 workers{devices} train on processors." in output
     assert output.count("A worker has stopped: ") == 1
     assert output.count(f"Epoch {EPOCHS}/{EPOCHS}") == 1
     np.testing.assert_allclose(losses(folder), one, rtol=1e-5)
@@ -126,14 +128,30 @@ def test_a_worker_that_dies_changes_nothing(one, tmp_path, text, monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_on_several_devices(one, tmp_path, text):
-    options = "--devices", "2", "--model-parallel", "2"
+    options = ["--devices", "2"]
+    options += ["--model-parallel", "2"] * (BACKEND == "jax")
     process = start(tmp_path / "run", text, *options)
     output = process.communicate()[0]
     assert process.returncode == 0, output
-    assert "2 virtual devices share one CPU" in output
+    is_torch = BACKEND == "torch"  # It has a process for each device.
+    shared = "2 workers train" if is_torch else "2 virtual devices share one CPU"
+    assert shared in output
     np.testing.assert_allclose(losses(tmp_path / "run"), one, rtol=1e-5)
 
 
+@pytest.mark.once("torch")
+def test_a_worker_of_torch_has_one_gpu(monkeypatch):
+    from keras_transformer.recipe import workers
+
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 8.0, "GPU": 8.0})
+    recipe = Recipe(
+        train=["a.tsv"], valid=["a.tsv"], output="run", workers=4, devices=2
+    )
+    assert workers.needs_workers(recipe)
+    assert workers._resources_of_worker(recipe) == {"GPU": 1}
+
+
+@pytest.mark.once("jax")
 def test_too_few_accelerators(monkeypatch):
     from keras_transformer.recipe import workers
 

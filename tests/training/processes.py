@@ -17,7 +17,7 @@ import tempfile
 import jax
 import keras
 import numpy as np
-from devices import build, difference, examples, fit
+from device_runs import build, difference, error, examples, fit
 
 import keras_transformer as kt
 from keras_transformer.backend.processes import fail_together
@@ -50,14 +50,6 @@ def run(folder, grid, epochs, **options):
     assert within.token_ids.tolist() == after.token_ids.tolist()
     np.testing.assert_array_equal(within.scores, after.scores)
     return found, after.token_ids.tolist(), model
-
-
-def error(function, *args, **options):
-    try:
-        function(*args, **options)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def unequal_batches(rank):
