@@ -2,7 +2,7 @@
 
 The texts are English words, and their classes the syllable with the primary stress. For
 comparison, a linear model on character n-grams of scikit-learn learns from the same
-texts. It takes about 3 minutes on two cores:
+texts. It takes about 4 minutes on two cores:
 
     python examples/classify.py
 

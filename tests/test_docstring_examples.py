@@ -25,7 +25,7 @@ NOT_RUN = {
     "compare_with_transformers(": "tests/interoperability/test_families.py does it",
     "serve(read_server_options(": "it serves until it is stopped",
     "serve.run(application(": "it requires Ray; tests/serving/test_on_ray.py does it",
-    "kt.distribute(": "it requires several devices and JAX",
+    "kt.distribute(": "it requires several devices",
     "kt.Pipeline(": "it requires several devices and JAX",
 }
 EXAMPLES = [

@@ -47,6 +47,16 @@ def check_distribution(model: keras.Model) -> None:
         _check_loss(model)
 
 
+def check_one_process(model: keras.Model) -> None:
+    """Raises `ValueError` if several processes of PyTorch would train alone."""
+    if keras.backend.backend() == "torch" and count_processes() > 1:
+        raise ValueError(
+            f"`{type(model).__name__}.fit` trains in one process on PyTorch; received "
+            f"`torch.distributed` with {count_processes()} processes, whose weights "
+            "would differ after the first update. Train in one process."
+        )
+
+
 def check_strategy(model: keras.Model) -> None:
     """Raises `ValueError` if Keras cannot train the model under its strategy."""
     if keras.backend.backend() != "tensorflow":

@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.backend.compiling import compile_function
+from keras_transformer.backend.distribution import check_one_process
 from keras_transformer.backend.jax_state import kept_variables, with_callbacks
 from keras_transformer.backend.processes import is_first_process
 from keras_transformer.layers.argument_errors import explains_arguments
@@ -194,8 +195,10 @@ class Classifier(EncoderModel):
 
         Raises:
             ValueError: if a label is unknown or has the wrong type, or the numbers of
-                texts and labels differ. The message names the row.
+                texts and labels differ. The message names the row. On PyTorch, in
+                several processes.
         """
+        check_one_process(self)
         size = batch_size or 32
         if validation_split and self._is_text(x) and validation_data is None:
             count = len(x) - round(len(x) * validation_split)

@@ -1,4 +1,4 @@
-"""Trains under `MirroredStrategy` and on one device; prints figures as JSON.
+"""Trains on two replicas of TensorFlow and on one device; prints figures as JSON.
 
 `test_distribution` runs it as a process: TensorFlow must not have started before the
 number of logical devices is set.
@@ -12,6 +12,7 @@ import threading
 import keras
 import numpy as np
 import tensorflow as tf
+from device_runs import error
 from keras import ops
 
 import keras_transformer as kt
@@ -51,8 +52,8 @@ def examples(rows=8 * STEPS - 3):
     return {"encoder_token_ids": ids, "decoder_token_ids": targets}, targets
 
 
-def build(strategy, kind=kt.Seq2Seq, optimizer=None, metrics=(), **options):
-    with strategy.scope() if strategy else contextlib.nullcontext():
+def build(devices, kind=kt.Seq2Seq, optimizer=None, metrics=(), **options):
+    with kt.distribute(devices) if devices > 1 else contextlib.nullcontext():
         keras.utils.set_random_seed(3)
         model = kind(
             num_layers=1,
@@ -73,8 +74,8 @@ def build(strategy, kind=kt.Seq2Seq, optimizer=None, metrics=(), **options):
     return model
 
 
-def train(strategy, data, **options):
-    model = build(strategy, **options)
+def train(devices, data, **options):
+    model = build(devices, **options)
     logs = BatchLogs()
     history = fit(model, data, callbacks=[logs])
     return model, logs.logs + [v for values in history.values() for v in values]
@@ -96,16 +97,16 @@ def difference(name, one, two):
     return {name: [moved, logs]}
 
 
-def compare(name, strategy, data, **options):
-    one, two = (train(each, data, **options) for each in (None, strategy))
+def compare(name, data, **options):
+    one, two = (train(devices, data, **options) for devices in (1, 2))
     return difference(name, one, two), one, two
 
 
-def resume(strategy, data):
+def resume(data):
     """A run that continues after its first epoch against one that is resumed there."""
     # Less to trace than Adam; its state is the momentum.
     sgd = {"optimizer": lambda: keras.optimizers.SGD(0.1, momentum=0.9)}
-    whole, model = build(strategy, **sgd), build(strategy, **sgd)
+    whole, model = build(2, **sgd), build(2, **sgd)
     model.set_weights([weight + 1 for weight in model.get_weights()])
     with tempfile.TemporaryDirectory() as folder:
         fit(whole, data, callbacks=[kt.Checkpoints(folder)])
@@ -121,29 +122,74 @@ def resume(strategy, data):
     }
 
 
+def uneven_batches():
+    """A dataset of batches of 7, 1 and 4 rows."""
+    inputs, targets = examples(12)
+
+    def batches():
+        for start, end in ((0, 7), (7, 8), (8, 12)):
+            rows = {name: ids[start:end] for name, ids in inputs.items()}
+            yield rows, targets[start:end]
+
+    ids = tf.TensorSpec((None, None), tf.int32)
+    signature = {name: ids for name in inputs}, ids
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    return dataset.apply(tf.data.experimental.assert_cardinality(3))
+
+
+def train_on_uneven_batches(devices, **options):
+    model, logs = build(devices, **options), BatchLogs()
+    data = {"x": uneven_batches(), "validation_data": uneven_batches()}
+    found = model.fit(**data, shuffle=False, verbose=0, callbacks=[logs]).history
+    return model, logs.logs + [value for each in found.values() for value in each]
+
+
+def errors():
+    outside, data = build(1), examples(8)
+    within = build(2)
+    found = {"devices": error(kt.distribute(5).__enter__)}
+    with kt.distribute(2) as names:
+        assert len(names) == 2
+        found["model"] = error(fit, outside, data)
+        optimizer = outside.optimizer
+        found["optimizer"] = error(build, 2, optimizer=lambda: optimizer)
+        found["batch_size"] = error(fit, within, data, batch_size=3)
+        found["model_parallel"] = error(kt.distribute(2, 2).__enter__)
+    found["cleared"] = error(cleared)
+    return found
+
+
+def cleared():
+    with kt.distribute(2):
+        keras.utils.clear_session(free_memory=False)
+        build(1)
+
+
 def main():
     tf.config.set_logical_device_configuration(CPU, DEVICES)
-    mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     data = examples()
     found = {}
     metrics = {"metrics": [kt.Perplexity, kt.MaskedTokenAccuracy]}
-    weighted, one, two = compare("loss", mirrored, data, **metrics)
+    weighted, one, two = compare("loss", data, **metrics)
     found |= weighted
     found["evaluate"] = [
         model.evaluate(*data, batch_size=8, verbose=0) for model, _ in (one, two)
     ]
+    one, two = (train_on_uneven_batches(devices, **metrics) for devices in (1, 2))
+    found |= difference("uneven", one, two)
     options = {**metrics, "kind": Passes, "r_drop": 5.0, "micro_batches": 2}
-    found |= compare("r_drop_micro_batches", mirrored, data, **options)[0]
+    found |= compare("r_drop_micro_batches", data, **options)[0]
     # The second replica alone has an infinite weight in the second step.
     bad = *data, np.ones(data[1].shape, "float32")
     bad[2][15, 0] = np.inf
     skip = {"optimizer": lambda: kt.SkipNonFinite(keras.optimizers.SGD(0.5))}
-    skipped, one, two = compare("skip", mirrored, bad, **skip)
+    skipped, one, two = compare("skip", bad, **skip)
     found["skip"] = skipped["skip"][0]
     found["steps"] = [
         int(ops.convert_to_numpy(m.optimizer.iterations)) for m, _ in (one, two)
     ]
-    found |= resume(mirrored, data)
+    found |= resume(data)
+    found["errors"] = errors()
     print(json.dumps(found))
 
 

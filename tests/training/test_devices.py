@@ -96,8 +96,8 @@ def test_one_device():
     ids = np.array([[4, 5, 6], [5, 6, 0], [6, 4, 5]])
     losses = []
     for context in (contextlib.nullcontext(), kt.distribute(devices=1)):
-        with context as distribution:
-            assert keras.distribution.distribution() is distribution
+        with context as names:
+            assert names in (None, ["cpu:0"])
             keras.utils.set_random_seed(3)
             model = kt.CausalLM(
                 num_layers=1,
@@ -124,10 +124,4 @@ def test_one_device():
 )
 def test_devices_are_checked(options, message):
     with pytest.raises(ValueError, match=message), kt.distribute(**options):
-        pass
-
-
-@pytest.mark.once("torch")
-def test_other_backends_are_refused():
-    with pytest.raises(ValueError, match="KERAS_BACKEND=jax"), kt.distribute(2):
         pass

@@ -27,7 +27,7 @@ def figures():
 
 @pytest.mark.slow
 @pytest.mark.once
-@pytest.mark.parametrize("name", ["loss", "r_drop_micro_batches"])
+@pytest.mark.parametrize("name", ["loss", "uneven", "r_drop_micro_batches"])
 def test_two_replicas_train_as_one_device(figures, name):
     weights, logs = figures[name]
     assert weights < 1e-5
@@ -80,13 +80,31 @@ def test_clipping_of_each_replica_is_refused():
         distribution.check_distribution(Model())
 
 
+@pytest.mark.slow
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("devices", "has 2 (/device:CPU:0, /device:CPU:1); received `devices=5`"),
+        ("model", "`model` must be created within the `distribute`"),
+        ("optimizer", "`optimizer` must be created within the `distribute`"),
+        ("batch_size", "`batch_size` must be a multiple of the number of devices"),
+        ("model_parallel", "`model_parallel` above 1 must be used on JAX"),
+        ("cleared", "`keras.utils.clear_session` must not be called within"),
+    ],
+)
+def test_errors(figures, name, message):
+    assert message in figures["errors"][name]
+
+
 @pytest.mark.once("torch")
-def test_several_processes_of_torch_are_refused(monkeypatch):
+def test_losses_that_processes_of_torch_cannot_share(monkeypatch):
     import torch
 
     model = compiled()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     for train in (model.fit, model.train_on_batch):
-        with pytest.raises(ValueError, match="torch.distributed.* with 2 processes"):
+        with pytest.raises(ValueError, match="`loss` must be a mean .* in 2 processes"):
             train(None, None)
