@@ -16,7 +16,7 @@ import keras
 
 from keras_transformer.backend.processes import count_processes
 from keras_transformer.backend.torch_processes import broadcast_variables
-from keras_transformer.types import Tensor
+from keras_transformer.types import Data, Tensor
 
 # Strategies under which Keras does not train, or does not train synchronously.
 _REFUSED = (
@@ -169,7 +169,7 @@ def check_rows(model: keras.Model, data: object, batch_size: int | None) -> None
         )
 
 
-def with_rows_for_replicas(model: keras.Model, data: Any) -> Any:
+def with_rows_for_replicas(model: keras.Model, data: Data) -> Data:
     """Adds rows of padding to the batches of a dataset, until the replicas divide them.
 
     `model` is a `TokenTrainer` whose loss and metrics ignore padding.
@@ -182,7 +182,7 @@ def with_rows_for_replicas(model: keras.Model, data: Any) -> Any:
     if not all(isinstance(each, tf.TensorSpec) for each in keras.tree.flatten(spec)):
         return data
 
-    def add(filler: float, tensor: Any) -> Any:
+    def add(filler: float, tensor: Data) -> Data:
         missing = -tf.shape(tensor)[0] % replicas
         shape = tf.concat([[missing], tf.shape(tensor)[1:]], 0)
         rows = tf.fill(shape, tf.cast(filler, tensor.dtype))
@@ -191,7 +191,7 @@ def with_rows_for_replicas(model: keras.Model, data: Any) -> Any:
     fillers = model.pad_token_id, model.target_padding, 0.0
 
     @tf.autograph.experimental.do_not_convert
-    def padded(*parts: Any) -> Any:
+    def padded(*parts: Data) -> Data:
         found = tuple(
             keras.tree.map_structure(functools.partial(add, filler), part)
             for filler, part in zip(fillers, parts, strict=False)

@@ -3,11 +3,10 @@
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import keras
 
-from keras_transformer.types import Tensor
+from keras_transformer.types import Data, Tensor
 
 # Distance of the seeds of two processes, larger than the number of draws in a run.
 _SEED_DISTANCE = 100_000_007
@@ -83,7 +82,7 @@ def broadcast_variables(variables: Sequence[keras.Variable]) -> None:
 
     with torch.no_grad():
         for variable in variables:
-            value: Any = variable.value
+            value: Data = variable.value
             distributed.broadcast(value.data, 0)
 
 
@@ -99,7 +98,7 @@ def sum_of_processes(tensors: Sequence[Tensor]) -> list[Tensor]:
     import torch
     from torch import distributed
 
-    values: list[Any] = [tensor.detach() for tensor in tensors]  # type: ignore[attr-defined]
+    values: list[Data] = [tensor.detach() for tensor in tensors]  # type: ignore[attr-defined]
     flat = torch.cat([value.reshape(-1).float() for value in values])
     distributed.all_reduce(flat)
     parts = flat.split([value.numel() for value in values])
@@ -117,7 +116,7 @@ def own_masks(model: keras.Model, process: int) -> Iterator[None]:
     """
     import torch
 
-    generators: list[Any] = [torch.default_generator]
+    generators: list[Data] = [torch.default_generator]
     if torch.cuda.is_initialized():
         generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
     seed = int(torch.randint(2**62, ())) + process

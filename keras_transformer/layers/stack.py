@@ -1,8 +1,7 @@
 """Base class of encoder stacks and decoder stacks."""
 
 import contextlib
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeAlias
 
 import keras
@@ -22,22 +21,23 @@ from keras_transformer_runtime.arguments import check_ints
 # inputs and options of a block.
 BlockRunner: TypeAlias = Callable[..., Tensor]
 
-_runner: ContextVar[BlockRunner | None] = ContextVar("_runner", default=None)
-
 
 @contextlib.contextmanager
-def override_block_calls(run: BlockRunner) -> Iterator[None]:
-    """Within the context, every stack calls `run` instead of its blocks in turn."""
-    token = _runner.set(run)
+def override_block_calls(stacks: Iterable["Stack"], run: BlockRunner) -> Iterator[None]:
+    """Within the context, the stacks call `run` instead of their blocks in turn."""
+    for stack in stacks:
+        stack.block_runner = run
     try:
         yield
     finally:
-        _runner.reset(token)
+        for stack in stacks:
+            stack.block_runner = None
 
 
 class Stack(TransformerLayer):
     """Base class of `EncoderStack`, whose arguments it has, and `DecoderStack`."""
 
+    block_runner: BlockRunner | None = None  # of `override_block_calls`
     block_class: ClassVar[type[Block]]
     blocks: list[Any]  # once the stack is built
     shared_positions: PositionScheme | None  # of all blocks, if they share one
@@ -131,9 +131,8 @@ class Stack(TransformerLayer):
 
     def _call_blocks(self, x: Tensor, *inputs: Tensor, **options: Any) -> Tensor:
         """Calls the blocks one after another, without caches and scores."""
-        run = _runner.get()
-        if run is not None:
-            return run(self, x, *inputs, **options)
+        if self.block_runner is not None:
+            return self.block_runner(self, x, *inputs, **options)
         for block in self.blocks:
             x = self._call_block(block, x, *inputs, **options)
         return x

@@ -74,6 +74,7 @@ class Pipeline:
         self.bubble = (self.devices - 1) / (micro_batches + self.devices - 1)
         stacks = [each for each in flatten_layers(model) if isinstance(each, Stack)]
         self._check_stacks(stacks)
+        self._stacks = stacks
         # The variables of the blocks of a stack, by the variable of the first block.
         self._blocks: dict[int, list[keras.Variable]] = {}
         for stack in stacks:
@@ -172,7 +173,8 @@ class Pipeline:
             found.update(zip(map(id, seeds), drawn, strict=True))
             return x
 
-        with keras.StatelessScope(shared) as scope, override_block_calls(run):
+        stacks = override_block_calls(self._stacks, run)
+        with keras.StatelessScope(shared) as scope, stacks:
             outputs = self._model(inputs, training=training)
         for variable, _ in shared:
             found[id(variable)] = scope.get_current_value(variable)

@@ -63,6 +63,9 @@ from keras_transformer_runtime.arguments import (
     check_positive,
 )
 
+# `torch.compile` cannot trace `super().kernel`.
+_KERNEL = keras.layers.EinsumDense.kernel.fget
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Projection(keras.layers.EinsumDense):
@@ -81,7 +84,7 @@ class Projection(keras.layers.EinsumDense):
     def kernel(self) -> Any:  # type: ignore[override]
         """The weight; with LoRA a tensor, the weight with its update."""
         if not self.lora_enabled:
-            return super().kernel
+            return _KERNEL(self)
         scale = self.lora_alpha / self.lora_rank
         update = ops.tensordot(self.lora_kernel_a, self.lora_kernel_b, axes=1)
         return ops.cast(self.frozen_kernel + scale * update, self.compute_dtype)

@@ -3,7 +3,6 @@
 import math
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_transformer.layers.argument_errors import explains_arguments
@@ -62,22 +61,24 @@ class AlibiBias(AttentionBias):
         self.max_bias = max_bias
 
     def build(self, input_shape: Shape) -> None:
-        self.slopes = alibi_slopes(known_size(input_shape, 1), self.max_bias)
+        self.slopes = tuple(alibi_slopes(known_size(input_shape, 1), self.max_bias))
 
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         distances = ops.abs(relative_positions(query_positions, key_positions))
-        slopes = ops.convert_to_tensor(self.slopes[:, None, None], "float32")
-        return -slopes * ops.expand_dims(ops.cast(distances, "float32"), -3)
+        slopes = ops.convert_to_tensor(self.slopes, "float32")
+        return -slopes[:, None, None] * ops.expand_dims(
+            ops.cast(distances, "float32"), -3
+        )
 
     def get_config(self) -> Config:
         return {**super().get_config(), "max_bias": self.max_bias}
 
 
-def alibi_slopes(num_heads: int, max_bias: float) -> np.ndarray:
-    """Computes the slope of each head, a float64 array `(num_heads,)`."""
+def alibi_slopes(num_heads: int, max_bias: float) -> list[float]:
+    """Computes the slope of each head."""
     power = 2 ** int(math.log2(num_heads))
-    slopes = 2.0 ** (-max_bias * np.arange(1, power + 1) / power)
+    slopes = [2.0 ** (-max_bias * (i + 1) / power) for i in range(power)]
     if power == num_heads:
         return slopes
     between = alibi_slopes(2 * power, max_bias)[::2]
-    return np.concatenate([slopes, between[: num_heads - power]])
+    return slopes + between[: num_heads - power]

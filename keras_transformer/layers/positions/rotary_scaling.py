@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from keras import ops
 
 from keras_transformer.layers.positions.scheme import (
@@ -100,29 +99,33 @@ def rotary_angles(
     longest = ops.max(positions, axis=-1, keepdims=True) + 1
     excess = ops.cast(ops.maximum(longest - original, 0), "float32")
     growth = 1.0 + excess[..., None] * (scaling["factor"] / original)
-    exponents = -np.arange(0, dim, 2) / max(dim - 2, 1)
+    exponents = [-i / max(dim - 2, 1) for i in range(0, dim, 2)]
     return angles * ops.power(growth, ops.convert_to_tensor(exponents, "float32"))
 
 
 def scaled_frequencies(
     dim: int, max_wavelength: float, scaling: Config | None
-) -> np.ndarray:
-    """Computes the angles of position 1, float64 `(dim / 2,)`.
+) -> list[float]:
+    """Computes the `dim / 2` angles of position 1.
 
     A dynamic scaling has these frequencies up to `original_max_length`.
     """
     frequencies = sinusoid_frequencies(dim, max_wavelength)
     if scaling is None or scaling["type"] == "dynamic":
         return frequencies
-    kept: np.ndarray | float = 0.0  # 1 = as without a scaling, 0 = scaled
+    kept = [0.0] * len(frequencies)  # 1 = as without a scaling, 0 = scaled
     if scaling["type"] == "yarn":
         kept = _kept_by_yarn(dim, max_wavelength, scaling)
     elif scaling["type"] == "llama3":
         kept = _kept_by_llama3(frequencies, scaling)
-    return kept * frequencies + (1 - kept) * frequencies / scaling["factor"]
+    factor = scaling["factor"]
+    return [
+        share * frequency + (1 - share) * frequency / factor
+        for share, frequency in zip(kept, frequencies, strict=True)
+    ]
 
 
-def _kept_by_yarn(dim: int, max_wavelength: float, scaling: Config) -> np.ndarray:
+def _kept_by_yarn(dim: int, max_wavelength: float, scaling: Config) -> list[float]:
     def index(rotations: float) -> float:
         """Returns which frequency rotates so often within the original length."""
         wavelength = scaling["original_max_length"] / (2 * math.pi * rotations)
@@ -135,7 +138,7 @@ def _kept_by_yarn(dim: int, max_wavelength: float, scaling: Config) -> np.ndarra
     low, high = max(low, 0), min(high, dim - 1)
     if low == high:
         high += 0.001  # as in transformers
-    return 1 - np.clip((np.arange(dim // 2) - low) / (high - low), 0, 1)
+    return [1 - _clip((i - low) / (high - low)) for i in range(dim // 2)]
 
 
 def _betas(scaling: Config) -> tuple[float, float]:
@@ -144,10 +147,14 @@ def _betas(scaling: Config) -> tuple[float, float]:
     return slow, fast
 
 
-def _kept_by_llama3(frequencies: np.ndarray, scaling: Config) -> np.ndarray:
+def _kept_by_llama3(frequencies: list[float], scaling: Config) -> list[float]:
     low, high = (scaling[f"{each}_frequency_factor"] for each in ("low", "high"))
-    rotations = scaling["original_max_length"] * frequencies / (2 * math.pi)
-    return np.clip((rotations - low) / (high - low), 0, 1)
+    turns = scaling["original_max_length"] / (2 * math.pi)
+    return [_clip((turns * each - low) / (high - low)) for each in frequencies]
+
+
+def _clip(share: float) -> float:
+    return min(max(share, 0.0), 1.0)
 
 
 def attention_factor(scaling: Config | None) -> float:

@@ -1,9 +1,9 @@
 """Base class of position schemes, and functions of positions."""
 
+from collections.abc import Sequence
 from typing import TypeAlias, overload
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_transformer.types import Shape, Size, Tensor
@@ -203,15 +203,13 @@ def relative_positions(query_positions: Tensor, key_positions: Tensor) -> Tensor
     return ops.expand_dims(ops.cast(key_positions, "int32"), -2) - queries
 
 
-def sinusoid_frequencies(dim: int, max_wavelength: float) -> np.ndarray:
-    """Computes `1 / max_wavelength^(2i / dim)` for each pair `i` of dimensions.
-
-    The array is float64 `(⌈dim / 2⌉,)`.
-    """
-    return np.power(float(max_wavelength), -np.arange(0, dim, 2) / dim)
+def sinusoid_frequencies(dim: int, max_wavelength: float) -> list[float]:
+    """Computes `1 / max_wavelength^(2i / dim)` for each pair `i` of dimensions."""
+    # `torch.compile` cannot trace arrays of NumPy as arguments of `keras.ops`.
+    return [float(max_wavelength) ** (-i / dim) for i in range(0, dim, 2)]
 
 
-def position_angles(positions: Tensor, frequencies: np.ndarray) -> Tensor:
+def position_angles(positions: Tensor, frequencies: Sequence[float]) -> Tensor:
     """Computes the products of positions and frequencies.
 
     Positions `(…, length)` have angles `(…, length, len(frequencies))` in radians,
