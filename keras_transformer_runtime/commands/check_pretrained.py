@@ -53,7 +53,8 @@ def check_pretrained_command(
 ) -> None:
     """Compare a published model with transformers: outputs, search and tokens.
 
-    The exit code is 1 if they differ. The packages torch and transformers are required.
+    The exit code is 1 if they differ. The packages torch and transformers are
+    required.
     """
     import_keras_quietly()
     from keras_transformer.interoperability.comparison import compare_with_transformers

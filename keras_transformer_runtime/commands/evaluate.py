@@ -144,10 +144,10 @@ def evaluate_command(
 ) -> None:
     """Print the scores of a model on a text.
 
-    For parallel text these are BLEU, chrF, exact match, error rates and perplexity,
-    and for a language model the perplexity of a token, of a character and of a byte.
-    For a classifier, SOURCE has texts and labels, or words and tags, and the scores
-    are accuracy, F1 and a confusion table.
+    For parallel text these are BLEU, chrF, exact match, error rates and
+    perplexity, and for a language model the perplexity of a token, of a
+    character and of a byte. For a classifier, SOURCE has texts and labels, or
+    words and tags, and the scores are accuracy, F1 and a confusion table.
     """
     if is_encoder(model):
         evaluate_labels(command, model, source, columns, confusion_matrix, batch_size)
