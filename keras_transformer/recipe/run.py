@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from keras_transformer.backend.sharding import add_virtual_devices
 from keras_transformer.distribution import distribute
+from keras_transformer.recipe.members import train_members
 from keras_transformer.recipe.preparation import prepare
 from keras_transformer.recipe.result import TrainingResult, read_result
 from keras_transformer.recipe.stages import finish, fit, print_figures
@@ -80,6 +81,8 @@ def train(recipe: Recipe) -> TrainingResult:
         display.print(f"The run in {output} is complete.")
         print_figures(result.figures, recipe, display)
         return result
+    if recipe.members > 1:
+        return train_members(recipe, train, display)
     if needs_workers(recipe):
         train_with_workers(recipe, display)
         return read_result(output)

@@ -27,6 +27,7 @@ from keras_transformer.recipe.selection import (
     select_weights,
     weight_candidates,
 )
+from keras_transformer.recipe.task import Evaluator
 from keras_transformer.training import (
     Checkpoints,
     NonFiniteLoss,
@@ -71,7 +72,7 @@ def finish(run: PreparedRun, display: Display) -> TrainingResult:
     result = result._replace(figures=_with_origin(result.figures, run))
     print_figures(result.figures, recipe, display)
     if recipe.export:
-        _export(run, result, display)
+        export_result(recipe, run.evaluator, result, display)
     # Last: its presence means a complete run.
     result.figures.write(output / FIGURES)
     return result
@@ -110,9 +111,14 @@ def _with_origin(figures: AnyFigures, run: PreparedRun) -> AnyFigures:
     )
 
 
-def _export(run: PreparedRun, result: TrainingResult, display: Display) -> None:
+def export_result(
+    recipe: PlannedRecipe,
+    evaluator: Evaluator,
+    result: TrainingResult,
+    display: Display,
+) -> None:
     """Exports the model in the formats of the recipe that suit it."""
-    recipe, output = run.recipe, pathlib.Path(run.recipe.output)
+    output = pathlib.Path(recipe.output)
     model, search = result.model, result.search
     if recipe.export_format != "ctranslate2":
         folder = next_version(output / "saved_model")
@@ -120,7 +126,7 @@ def _export(run: PreparedRun, result: TrainingResult, display: Display) -> None:
             model.export(
                 folder,
                 search,
-                check_texts=run.evaluator.check_texts,
+                check_texts=evaluator.check_texts,
                 languages=recipe.languages,
                 verbose=False,
             )
@@ -128,7 +134,7 @@ def _export(run: PreparedRun, result: TrainingResult, display: Display) -> None:
         folder = output / "ctranslate2"
         with display.stage(f"Exporting and checking {folder}"):
             chosen = export_with_own_search(
-                model, search, run.evaluator, folder, recipe.languages
+                model, search, evaluator, folder, recipe.languages
             )
         if chosen:
             display.print(f"  CTranslate2: {chosen}")

@@ -78,6 +78,18 @@ class ParallelTask(Task):
         if self._is_new:
             self._statistics = TextStatistics.of(_pairs(self._corpora))
 
+    def training_pairs(self) -> list[Pair]:
+        """Returns the pairs of the training text, after parts are held out."""
+        return [*_pairs(self._corpora)]
+
+    def text_files(self) -> dict[str, list[str]]:
+        """Returns the files of the validation and of the test text by name."""
+        found = {"valid": self._files.valid, "test": self._files.test or []}
+        return {
+            name: [file for corpus in corpora for file in corpus.files]
+            for name, corpora in found.items()
+        }
+
     def make_datasets(self, tokenizers: Tokenizers) -> Datasets:
         sampling = self._plan["subword_sampling"]
         self._train_data = self._dataset(self._files.train, tokenizers, sampling)

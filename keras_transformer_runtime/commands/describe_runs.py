@@ -35,7 +35,10 @@ def describe_run(path: pathlib.Path) -> Facts:
         recipe = PlannedLabelRecipe.from_toml(path / "options.toml")
         train = recipe.train
         monitored = f"val_{recipe.metric}", recipe.metric == "loss"
-    positions = [*checkpoint_files(path / "checkpoints")]
+    numbers = [each.name.removeprefix("member-") for each in path.glob("member-*")]
+    numbers = sorted(filter(str.isdecimal, numbers), key=int)
+    members = [path / f"member-{number}" for number in numbers]
+    positions = [*checkpoint_files((members or [path])[-1] / "checkpoints")]
     reached = positions[-1] if positions else None
     is_complete = all(
         (path / name).is_file() for name in ("model.keras", "figures.json")
@@ -44,6 +47,7 @@ def describe_run(path: pathlib.Path) -> Facts:
         "status": "complete" if is_complete else "not complete",
         **size_and_date(path),
         "training text": train,
+        **({"members": [str(member) for member in members]} if members else {}),
         "epochs": f"{reached.epochs if reached else 0} of {recipe.epochs}",
         **_describe_history(path / "history.csv", *monitored),
     }

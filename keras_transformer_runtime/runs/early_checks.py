@@ -20,6 +20,7 @@ from keras_transformer_runtime.runs.contradictions import (
 from keras_transformer_runtime.runs.folder import (
     check_same_texts,
     is_complete,
+    latest_position,
     recipe_to_resume,
 )
 from keras_transformer_runtime.runs.label_recipe import LabelRecipe
@@ -30,6 +31,9 @@ from keras_transformer_runtime.text_rows import TextRows
 
 def check_early(recipe: Recipe) -> None:
     """Checks a recipe before the first slow import."""
+    if recipe.members > 1 and not is_complete(recipe):
+        _check_members_folder(recipe)
+        recipe = (recipe.teacher() if recipe.distill else recipe).member(1)
     require_extra("tensorflow", "A training run")
     require_modules(["ctranslate2"], "A training run")
     check_one_of(PRESETS, optional=True, preset=recipe.preset)
@@ -85,6 +89,16 @@ def check_is_folder(output: str) -> None:
     if os.path.exists(output) and not os.path.isdir(output):
         raise ValueError(
             f"`output` must be a folder; received `output={output!r}`, which is a file."
+        )
+
+
+def _check_members_folder(recipe: Recipe) -> None:
+    """Raises `ValueError` if the folder of an ensemble is that of one model."""
+    if not recipe.distill and latest_position(recipe.output) is not None:
+        raise ValueError(
+            "`output` must be a new folder, or that of an ensemble, with several "
+            f"`members`; received {recipe.output}, which has the checkpoints of one "
+            "model. Choose another folder."
         )
 
 

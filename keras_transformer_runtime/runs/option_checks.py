@@ -46,6 +46,7 @@ ONLY_SEQ2SEQ = {
     "valid_engine": _SELECTED_BY_LOSS,
     "num_beams": _SELECTED_BY_LOSS,
     "languages": "Remove it.",
+    "members": "Only models from text to text decode as an ensemble.",
 }
 ONLY_CAUSAL = dict.fromkeys(
     ("documents", "separate_documents", "length"),
@@ -99,7 +100,7 @@ _COUNTS = (
     *("max_length", "length", "micro_batches", "devices", "model_parallel", "workers"),
     *("vocabulary_size", "source_vocabulary_size", "target_vocabulary_size", *SIZES),
     *("epochs", "steps", "tokens_per_batch", "warmup_steps", "average", "patience"),
-    *("save_every", "metric_every", "num_beams", "lora"),
+    *("save_every", "metric_every", "num_beams", "lora", "members"),
 )
 _CHECKS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
     (partial(check_ints, 1), _COUNTS),
@@ -189,6 +190,14 @@ def check_suits_model(
         _refuse(given, _OF_LORA, "a new model")
     if values["lora"] is None:
         _refuse(given, _WITH_RANK, "all weights trained")
+    if values["members"] == 1:
+        _refuse(given, {"distill": "Give `members`, such as 3."}, "one model")
+    elif not values["distill"] and values["export_format"] == "ctranslate2":
+        raise ValueError(
+            "`export_format` must not be 'ctranslate2' with several `members`, since "
+            "CTranslate2 has no ensembles; received `members="
+            f"{values['members']}`. Give `distill`, which trains one model."
+        )
 
 
 def _refuse(

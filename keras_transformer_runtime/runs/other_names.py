@@ -261,6 +261,10 @@ OF_TRAIN = (
         "Give another --output for a new run.",
     ),
     Meaning("seed", "random_seed manual_seed"),
+    Meaning("members", "ensemble ensemble_size num_models models num_seeds seeds"),
+    Meaning(
+        "distill", "distillation distillation_alpha knowledge_distillation teacher"
+    ),
     Meaning("verbose", "quiet silent log_interval logging_steps report_every"),
     Meaning("tensorboard", "tensorboard_logdir log_dir logdir report_to"),
     Meaning(

@@ -260,6 +260,12 @@ class Recipe(RunOptions):
         int,
         "Number of workers of a Ray cluster, of --devices each; not on TensorFlow.",
     ] = 1
+    members: Annotated[
+        int, "Number of models with different seeds that decode as an ensemble."
+    ] = 1
+    distill: Annotated[
+        bool, "Train one model that learns from the ensemble of --members."
+    ] = False
     average: Average = None
     metric: Annotated[
         str | None, f"Metric that selects the model: {', '.join(METRICS)}."
@@ -374,6 +380,28 @@ class Recipe(RunOptions):
             start = os.fspath(self.start_from)
             path = start if "://" in start else os.path.abspath(start)
             object.__setattr__(self, "start_from", path)
+
+    def teacher(self) -> Self:
+        """Returns the recipe of the ensemble from which a model with `distill` learns.
+
+        Its folder is `teacher` in that of the run.
+        """
+        folder = os.path.join(self.output, "teacher")
+        return dataclasses.replace(self, distill=False, export=False, output=folder)
+
+    def member(self, index: int) -> Self:
+        """Returns the recipe of one of the `members`, which is a run of its own.
+
+        Args:
+            index: int >= 1, number of the member.
+        """
+        return dataclasses.replace(
+            self,
+            members=1,
+            seed=(self.seed + index - 1) % 2**32,
+            output=os.path.join(self.output, f"member-{index}"),
+            export=False,
+        )
 
     @property
     def has_running_text(self) -> bool:
