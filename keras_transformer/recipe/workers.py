@@ -14,11 +14,12 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import keras
 
 from keras_transformer.backend.ray_connection import connection
+from keras_transformer.types import Data
 from keras_transformer_runtime.display import Display
 from keras_transformer_runtime.runs.folder import latest_position
 from keras_transformer_runtime.runs.recipe import Recipe
@@ -265,14 +266,14 @@ def _trainer(
     )
 
 
-def _jax_trainer(connected: dict[str, bool], **options: Any) -> "JaxTrainer":
+def _jax_trainer(connected: dict[str, bool], **options: Data) -> "JaxTrainer":
     from ray.train.v2.jax import JaxTrainer
     from ray.train.v2.jax.config import JaxConfig
 
     return JaxTrainer(jax_config=JaxConfig(**connected), **options)
 
 
-def _torch_trainer(connected: dict[str, bool], **options: Any) -> "TorchTrainer":
+def _torch_trainer(connected: dict[str, bool], **options: Data) -> "TorchTrainer":
     from ray.train.torch import TorchConfig, TorchTrainer
 
     # Counts and times are on the CPU, gradients on the GPU.
@@ -280,7 +281,7 @@ def _torch_trainer(connected: dict[str, bool], **options: Any) -> "TorchTrainer"
     return TorchTrainer(torch_config=TorchConfig(backend=kinds), **options)
 
 
-def _fit_in_worker(config: dict[str, Any]) -> None:
+def _fit_in_worker(config: dict[str, Data]) -> None:
     from keras_transformer.backend.processes import count_processes, is_first_process
     from keras_transformer.distribution import distribute
     from keras_transformer.recipe.preparation import prepare
