@@ -20,7 +20,7 @@ from keras_transformer.backend.sharding import (
     devices_in_effect,
     devices_of,
 )
-from keras_transformer.backend.torch_processes import device_kind, joined_processes
+from keras_transformer.backend.torch_processes import device_kind, join_processes
 from keras_transformer_runtime.arguments import check_ints
 
 _BATCH, _MODEL = "batch", "model"
@@ -104,8 +104,9 @@ def distribute(
     - **JAX**: the devices of one process or, after `keras.distribution.initialize`, of
       all processes. The weights stay on the devices after the context.
     - **PyTorch**: one process for each device. `torchrun --nproc-per-node 4 program.py`
-      starts them, and the context connects them. `evaluate` and `predict` compute all
-      rows in each process.
+      starts them, and the context connects them, until they end. `evaluate` and
+      `predict` compute all rows in each process. Without `torchrun`, the program trains
+      on one device.
     - **TensorFlow**: the devices of this process, by `tf.distribute.MirroredStrategy`.
 
     Several processes run the same program on the same files, and pass the same batches
@@ -209,18 +210,18 @@ def _tensorflow(
 
 @contextlib.contextmanager
 def _torch(devices: int | list[str] | None, model_parallel: int) -> Iterator[list[str]]:
-    with joined_processes():
-        count = count_processes()
-        wanted = len(devices) if isinstance(devices, list | tuple) else devices
-        if wanted not in (None, count):
-            raise ValueError(
-                "`devices` must be None or the number of processes on PyTorch, one for "
-                f"each device; received `devices={devices!r}` and {count} "
-                f"{'process' if count == 1 else 'processes'}. Start the program with "
-                f"`torchrun --nproc-per-node {wanted} program.py`, or use "
-                f"`keras-transformer train --devices {wanted}`."
-            )
-        yield [f"{device_kind()}:{index}" for index in range(count)]
+    join_processes()
+    count = count_processes()
+    wanted = len(devices) if isinstance(devices, list | tuple) else devices
+    if wanted not in (None, count):
+        raise ValueError(
+            "`devices` must be None or the number of processes on PyTorch, one for "
+            f"each device; received `devices={devices!r}` and {count} "
+            f"{'process' if count == 1 else 'processes'}. Start the program with "
+            f"`torchrun --nproc-per-node {wanted} program.py`, or use "
+            f"`keras-transformer train --devices {wanted}`."
+        )
+    yield [f"{device_kind()}:{index}" for index in range(count)]
 
 
 def _chosen(devices: int | list[str] | None, present: list[str]) -> list[str]:

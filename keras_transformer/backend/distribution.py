@@ -51,7 +51,7 @@ def check_one_process(model: keras.Model) -> None:
     """Raises `ValueError` if several processes of PyTorch would train alone."""
     if keras.backend.backend() == "torch" and count_processes() > 1:
         raise ValueError(
-            f"`{type(model).__name__}.fit` trains in one process on PyTorch; received "
+            f"`{type(model).__name__}` trains in one process on PyTorch; received "
             f"`torch.distributed` with {count_processes()} processes, whose weights "
             "would differ after the first update. Train in one process."
         )
@@ -77,6 +77,13 @@ def _check_clipping(optimizer: Any) -> None:
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
     for each in getattr(optimizer, "optimizers", [optimizer]):
+        if (steps := getattr(each, "gradient_accumulation_steps", None)) is not None:
+            raise ValueError(
+                "`gradient_accumulation_steps` must be None under a strategy with "
+                "several replicas, as TensorFlow cannot add gradients in a condition; "
+                f"received `gradient_accumulation_steps={steps}`. Use `micro_batches` "
+                "of `compile`."
+            )
         for name in ("clipnorm", "global_clipnorm", "clipvalue"):
             value = getattr(each, name, None)
             if value is not None:
@@ -90,16 +97,19 @@ def _check_clipping(optimizer: Any) -> None:
 
 def _check_loss(model: keras.Model) -> None:
     """Raises an error if processes of PyTorch cannot share the rows of a batch."""
-    if count_processes() > 1 and model.compiled:
-        for each in keras.tree.flatten(model.loss):
-            if getattr(each, "reduction", None) != "mean_with_sample_weight":
-                raise ValueError(
-                    "`loss` must be a mean over the tokens in several processes of "
-                    f"PyTorch, which share the rows of a batch; received `loss="
-                    f"{each!r}` in {count_processes()} processes. Use "
-                    "`LabelSmoothedCrossEntropy`, or `reduction="
-                    '"mean_with_sample_weight"`.'
-                )
+    if count_processes() == 1 or not model.compiled:
+        return
+    for each in keras.tree.flatten(model.loss):
+        is_mean = getattr(each, "reduction", None) == "mean_with_sample_weight"
+        ignored = getattr(each, "pad_token_id", getattr(each, "ignore_class", None))
+        if not is_mean or ignored != model.target_padding:
+            raise ValueError(
+                "`loss` must be a mean over the tokens without padding in several "
+                "processes of PyTorch, which share the rows of a batch; received "
+                f"`loss={each!r}` in {count_processes()} processes. Use "
+                "`LabelSmoothedCrossEntropy`, or `reduction="
+                f'"mean_with_sample_weight"` and `ignore_class={model.target_padding}`.'
+            )
 
 
 def list_replica_devices() -> list[str]:
@@ -157,16 +167,28 @@ def _mirrored_strategy(names: tuple[str, ...]) -> Any:
     return tf.distribute.MirroredStrategy(names)
 
 
-def check_rows(model: keras.Model, data: object, batch_size: int | None) -> None:
+def check_rows(model: keras.Model, data: Data, batch_size: int | None) -> None:
     """Raises an error if the replicas of TensorFlow cannot divide batches of arrays."""
     replicas = _replicas_of(model)
-    rows = batch_size or 32  # the default of Keras
-    if rows % replicas and not hasattr(data, "element_spec"):
+    sizes: list[Data] = [getattr(x, "shape", ()) for x in keras.tree.flatten(data)]
+    if replicas == 1 or not all(sizes) or hasattr(data, "element_spec"):
+        return
+    rows = min(batch_size or 32, *(shape[0] for shape in sizes))  # Keras's default
+    if rows % replicas:
         raise ValueError(
             "`batch_size` must be a multiple of the number of devices, which is "
-            f"{replicas}, on TensorFlow; received `batch_size={rows}`. Use another "
-            "one, or a `tf.data.Dataset` of batches, to which rows are added."
+            f"{replicas}, on TensorFlow, and there must be so many rows; received "
+            f"batches of {rows} rows. Use another `batch_size`, or a `tf.data.Dataset` "
+            "of batches, to which rows are added."
         )
+
+
+def rows_once(model: keras.Model, data: Data, outputs: Data) -> Data:
+    """Returns outputs of one batch, of which TensorFlow has a copy for each replica."""
+    if _replicas_of(model) == 1:
+        return outputs
+    rows = len(keras.tree.flatten(data)[0])
+    return keras.tree.map_structure(lambda output: output[:rows], outputs)
 
 
 def with_rows_for_replicas(model: keras.Model, data: Data) -> Data:
@@ -334,6 +356,7 @@ def share_initial_values(model: keras.Model) -> None:
     if keras.backend.backend() == "torch" and count_processes() > 1:
         others = [*model.metrics_variables, *model.optimizer.variables]
         broadcast_variables([*model.variables, *others])
+        model.has_shared_values = True
 
 
 def build_optimizer(model: keras.Model) -> None:

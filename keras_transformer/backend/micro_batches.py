@@ -63,6 +63,8 @@ def split_batch(batch: Batch, model: keras.Model) -> Batch:
     own = slice(0, model.micro_batches)
     count = model.micro_batches
     if processes_share_rows():
+        if count == 1 and not model.ignores_padding:
+            return _rows_of_process(batch)
         count *= count_processes()
         first = index_of_process() * model.micro_batches
         own = slice(first, first + model.micro_batches)
@@ -82,6 +84,20 @@ def split_batch(batch: Batch, model: keras.Model) -> Batch:
     x = tree.map_structure(lambda ids: split(ids, model.pad_token_id), x)
     y = tree.map_structure(lambda ids: split(ids, model.target_padding), y)
     return x, y, None if sample_weight is None else split(sample_weight, 0.0)
+
+
+def _rows_of_process(batch: Batch) -> Batch:
+    """Returns the rows of this process, perhaps none, as one micro-batch."""
+
+    def rows(tensor: Tensor | None) -> Tensor | None:
+        if tensor is None:
+            return None
+        size = -(-ops.shape(tensor)[0] // count_processes())
+        first = index_of_process() * size
+        return tensor[first : first + size][None]
+
+    own: Batch = tree.map_structure(rows, batch)
+    return own
 
 
 def _part(parts: Batch, index: Size) -> Batch:
@@ -247,7 +263,9 @@ def _in_this_process(
     model: keras.Model, parts: Batch, sums: Sums, add: Callable[[Sums, Batch], Sums]
 ) -> Sums:
     for index in range(model.micro_batches):
-        sums = add(sums, _part(parts, index))
+        part = _part(parts, index)
+        if ops.shape(tree.flatten(part[1])[0])[0]:
+            sums = add(sums, part)
     return sums
 
 
@@ -259,7 +277,10 @@ def _in_processes(
     before = [ops.copy(variable) for variable in metrics]
     with own_masks(model, index_of_process()):
         total, loss, gradients = _in_this_process(model, parts, sums, add)
-    changes = [new - old for new, old in zip(metrics, before, strict=True)]
+    changes = [
+        ops.where(ops.isfinite(old), new - old, ops.zeros_like(old))
+        for new, old in zip(metrics, before, strict=True)
+    ]
     added = sum_of_processes([total, loss, *changes, *gradients])
     total, loss, *added = added
     changes, gradients = added[: len(metrics)], added[len(metrics) :]

@@ -1,6 +1,7 @@
 """Processes that train one model together, on JAX and PyTorch."""
 
 import contextlib
+import contextvars
 import functools
 import sys
 import zlib
@@ -12,6 +13,11 @@ import numpy as np
 
 from keras_transformer.backend import torch_processes
 from keras_transformer.types import Tensor
+
+# Whether the first process runs a method that writes files, without the others.
+_is_writing: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "is_writing", default=False
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -158,7 +164,7 @@ def written_by_first_process(
 
     @functools.wraps(method)
     def write(model: Model, *args: P.args, **kwargs: P.kwargs) -> None:
-        if count_processes() == 1:
+        if count_processes() == 1 or _is_writing.get():
             return method(model, *args, **kwargs)
         variables: list[keras.Variable] = []
         if keras.backend.backend() == "jax":  # elsewhere, each process has them whole
@@ -169,9 +175,14 @@ def written_by_first_process(
 
         @fail_together  # The others wait, and can read the files afterwards.
         def write_in_first() -> None:
-            if is_first_process():
+            if not is_first_process():
+                return
+            token = _is_writing.set(True)
+            try:
                 with _replaced_values(variables, values):
                     method(model, *args, **kwargs)
+            finally:
+                _is_writing.reset(token)
 
         write_in_first()
         return None
@@ -210,16 +221,17 @@ def with_equal_batches(train_function: Callable[..., T]) -> Callable[..., T]:
         train_function: `train_function` of a Keras model. On JAX, it takes a state and
             an iterator of batches, on PyTorch a list of batches.
     """
-    if count_processes() == 1:
-        return train_function
     comparison = _Comparison()
     if keras.backend.backend() == "torch":
 
         def checked(batches: Sequence[object]) -> T:
-            comparison.add(batches)
+            if count_processes() > 1:  # perhaps since the last call
+                comparison.add(batches)
             return train_function(batches)
 
         return checked
+    if count_processes() == 1:
+        return train_function
 
     def compared(iterator: Iterator[object]) -> Iterator[object]:
         for batch in iterator:

@@ -1,5 +1,6 @@
 """Processes of PyTorch that train one model together, one process for each device."""
 
+import atexit
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
@@ -12,28 +13,30 @@ from keras_transformer.types import Data, Tensor
 _SEED_DISTANCE = 100_000_007
 
 
-@contextlib.contextmanager
-def joined_processes() -> Iterator[None]:
+def join_processes() -> None:
     """Connects the processes that `torchrun` has started, each with its own GPU.
 
-    `RANK`, `LOCAL_RANK` and `WORLD_SIZE` are in the environment. Processes that are
-    connected stay so.
+    `RANK`, `LOCAL_RANK` and `WORLD_SIZE` are in the environment. The processes stay
+    connected until they end: they write files together, and each keeps its GPU.
     """
     import torch
     from torch import distributed
 
     is_launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    joins = is_launched and not distributed.is_initialized()
-    if joins:
-        # Without a GPU, processes share processors.
+    if torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    if is_launched and not distributed.is_initialized():
+        # Numbers are on the CPU, gradients on the GPU.
         kinds = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         distributed.init_process_group(kinds)
-    try:
-        with _own_gpu():
-            yield
-    finally:
-        if joins:
-            distributed.destroy_process_group()
+        atexit.register(_leave_processes)
+
+
+def _leave_processes() -> None:
+    from torch import distributed
+
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def device_kind() -> str:
@@ -41,18 +44,6 @@ def device_kind() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-@contextlib.contextmanager
-def _own_gpu() -> Iterator[None]:
-    """Makes the GPU of this process the current one."""
-    import torch
-
-    if not torch.cuda.is_available():
-        yield
-        return
-    with torch.cuda.device(int(os.environ.get("LOCAL_RANK", "0"))):
-        yield
 
 
 def greatest(values: list[int]) -> list[int]:

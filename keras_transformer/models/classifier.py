@@ -198,7 +198,6 @@ class Classifier(EncoderModel):
                 texts and labels differ. The message names the row. On PyTorch, in
                 several processes.
         """
-        check_one_process(self)
         size = batch_size or 32
         if validation_split and self._is_text(x) and validation_data is None:
             count = len(x) - round(len(x) * validation_split)
@@ -234,6 +233,10 @@ class Classifier(EncoderModel):
                 sample_weight,
                 **kwargs,
             )
+
+    def make_train_function(self, force: bool = False) -> None:
+        check_one_process(self)
+        super().make_train_function(force)  # type: ignore[misc]
 
     def evaluate(
         self,

@@ -35,6 +35,12 @@ _EXPLANATIONS = {
         "`tf.TensorSpec((None, None), tf.int32)` for each tensor, or let the first two "
         "batches have different lengths."
     ),
+    "Inputs to operation AddN of type AddN must have the same size": (
+        "The first batch must have a number of rows that is a multiple of the number "
+        "of devices on TensorFlow; received another number. Use such a batch size; or "
+        "a `tf.data.Dataset` with `LabelSmoothedCrossEntropy` and metrics of this "
+        "library, to which rows are added."
+    ),
     "array dimensions except for the concatenation axis must match": (
         "All batches of `predict` must have the same length on JAX and PyTorch, since "
         "their outputs are concatenated; received batches of different lengths. Call "

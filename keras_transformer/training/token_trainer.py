@@ -18,6 +18,7 @@ from keras_transformer.backend.distribution import (
     count_replicas,
     is_alone,
     mean_loss_for_logs,
+    rows_once,
     share_initial_values,
     share_of_replica,
     sum_over_replicas,
@@ -30,7 +31,11 @@ from keras_transformer.backend.micro_batches import (
     processes_share_rows,
     train_in_micro_batches,
 )
-from keras_transformer.backend.processes import is_first_process, with_equal_batches
+from keras_transformer.backend.processes import (
+    is_first_process,
+    of_first_process,
+    with_equal_batches,
+)
 from keras_transformer.backend.sharding import rows_to_add, share_rows
 from keras_transformer.distribution import check_created_within
 from keras_transformer.training.checkpoints.checkpoints import within_fit
@@ -87,6 +92,8 @@ class TokenTrainer(keras.Model):
     """
 
     input_keys: ClassVar[tuple[str, ...]] = ()
+    ignores_padding = False  # whether the compiled loss and all metrics do
+    has_shared_values = False  # whether processes of PyTorch have begun with equal ones
     source_vocabulary_size: int = 0
     target_vocabulary_size: int = 0
     train_function: Any
@@ -164,7 +171,7 @@ class TokenTrainer(keras.Model):
         self.r_drop = float(r_drop)
         self._reduction = reduction_of(loss)
         is_mean = self._reduction == "mean_with_sample_weight"
-        self._ignores_padding = is_mean and ignore_padding(bound)
+        self.ignores_padding = is_mean and ignore_padding(bound)
         scales_loss = self.dtype_policy.name == "mixed_float16" and kwargs.get(
             "auto_scale_loss", True
         )
@@ -198,8 +205,8 @@ class TokenTrainer(keras.Model):
                 no integer, if padding is within a row, if `class_weight` is not `None`,
                 if a callback sets the learning rate of an optimizer with a schedule, if
                 the model belongs to a strategy of `tf.distribute` other than
-                `MirroredStrategy`, if `torch.distributed` has several processes, or
-                from `keras.Model.fit`.
+                `MirroredStrategy`, if the loss is no mean over the tokens in several
+                processes of PyTorch, or from `keras.Model.fit`.
         """
         check_no_class_weight(class_weight)
         arguments = _bound("fit", self, *args, **kwargs)
@@ -224,6 +231,8 @@ class TokenTrainer(keras.Model):
             within_fit(callbacks),
             shown_progress(callbacks, verbose) as arguments["verbose"],
         ):
+            if processes_share_rows():
+                own.append(_EqualLogs())
             arguments["callbacks"] = with_callbacks(arguments["callbacks"], own)
             return super().fit(**arguments)
 
@@ -254,8 +263,11 @@ class TokenTrainer(keras.Model):
 
     def _share_rows(self, arguments: Config) -> None:
         """Makes the replicas of TensorFlow divide the rows of each batch."""
-        check_rows(self, arguments.get("x"), arguments.get("batch_size"))
-        if self._ignores_padding:
+        size = arguments.get("batch_size")
+        check_rows(self, arguments.get("x"), size)
+        if isinstance(valid := arguments.get("validation_data"), tuple):
+            check_rows(self, valid[0], arguments.get("validation_batch_size") or size)
+        if self.ignores_padding:
             for name in {"x", "validation_data"} & {*arguments}:
                 arguments[name] = with_rows_for_replicas(self, arguments[name])
 
@@ -361,7 +373,7 @@ class TokenTrainer(keras.Model):
         """
         check_data("predict", {"x": x}, self.input_keys)
         self._check_ids({"x": x})
-        return super().predict_on_batch(x)
+        return rows_once(self, x, super().predict_on_batch(x))
 
     @functools.wraps(keras.Model.test_on_batch, assigned=())
     def test_on_batch(
@@ -421,12 +433,11 @@ class TokenTrainer(keras.Model):
         check_data("fit", {"x": x, "y": y}, self.input_keys)
         self._check_ids({"x": x, "y": y, "sample_weight": sample_weight})
         check_distribution(self)
-        is_first = self.train_function is None
-        if is_first:  # The check takes milliseconds.
+        if self.train_function is None:  # The check takes milliseconds.
             self._check_devices()
         self._compile_new_schedules()
         build_optimizer(self)
-        if is_first:
+        if not self.has_shared_values:
             share_initial_values(self)
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
 
@@ -505,11 +516,11 @@ class TokenTrainer(keras.Model):
     def _can_add_rows(self, data: object) -> bool:
         """Returns whether rows of padding make the devices share the work equally."""
         rows = keras.tree.flatten(data)[0].shape[0]
-        return self._ignores_padding and bool(rows_to_add(rows))
+        return self.ignores_padding and bool(rows_to_add(rows))
 
     def _has_added_rows(self) -> bool:
         """Returns whether replicas of TensorFlow may have rows of padding."""
-        return self._ignores_padding and count_replicas() > 1
+        return self.ignores_padding and count_replicas() > 1
 
     def test_step(self, *args: Any) -> Any:
         if self._has_added_rows():
@@ -558,6 +569,18 @@ def _bound(method: str, *args: Any, **kwargs: Any) -> Config:
     arguments = _SIGNATURES[method].bind(*args, **kwargs).arguments
     others = arguments.pop("kwargs", {})
     return {**{n: v for n, v in arguments.items() if n != "self"}, **others}
+
+
+class _EqualLogs(keras.callbacks.Callback):
+    """Gives the callbacks of all processes the logs of the first one.
+
+    Processors may round differently, and callbacks compare these values.
+    """
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        if logs:
+            values = of_first_process([float(value) for value in logs.values()])
+            logs.update(zip([*logs], values, strict=True))
 
 
 def _with_shared_rows(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -27,14 +27,23 @@ def examples(rows=ROWS):
 
 
 def build(
-    kind=kt.Seq2Seq, num_heads=4, optimizer=None, loss=None, dropout=0.3, **options
+    kind=kt.Seq2Seq,
+    num_heads=4,
+    optimizer=None,
+    loss=None,
+    dropout=0.3,
+    further_metrics=(),
+    **options,
 ):
     keras.utils.set_random_seed(3)
     model = kind(num_layers=1, num_heads=num_heads, dropout=dropout, **SIZES)
     model.compile(
         keras.optimizers.SGD(0.5, momentum=0.9) if optimizer is None else optimizer,
         kt.LabelSmoothedCrossEntropy(0.1) if loss is None else loss,
-        metrics=[kt.Perplexity(), kt.MaskedTokenAccuracy()],
+        metrics=[
+            *(kt.Perplexity(), kt.MaskedTokenAccuracy()),
+            *(metric() for metric in further_metrics),
+        ],
         **options,
     )
     return model

@@ -155,6 +155,14 @@ def errors():
         found["optimizer"] = error(build, 2, optimizer=lambda: optimizer)
         found["batch_size"] = error(fit, within, data, batch_size=3)
         found["model_parallel"] = error(kt.distribute(2, 2).__enter__)
+    few = examples(5)
+    metric = keras.metrics.SparseCategoricalAccuracy
+    other = build(2, metrics=[metric])
+    found["few_rows"] = error(within.evaluate, *few, verbose=0)
+    found["first_batch"] = error(other.fit, uneven_batches(), verbose=0)
+    options = {"gradient_accumulation_steps": 2}
+    accumulating = build(2, optimizer=lambda: keras.optimizers.SGD(0.5, **options))
+    found["accumulation"] = error(fit, accumulating, data)
     found["cleared"] = error(cleared)
     return found
 
@@ -189,6 +197,7 @@ def main():
         int(ops.convert_to_numpy(m.optimizer.iterations)) for m, _ in (one, two)
     ]
     found |= resume(data)
+    found["predicted"] = [len(m.predict_on_batch(data[0])) for m, _ in (one, two)]
     found["errors"] = errors()
     print(json.dumps(found))
 

@@ -43,6 +43,12 @@ def test_two_replicas_evaluate_as_one_device(figures):
 
 @pytest.mark.slow
 @pytest.mark.once
+def test_a_batch_is_predicted_once(figures):
+    assert figures["predicted"] == [21, 21]
+
+
+@pytest.mark.slow
+@pytest.mark.once
 def test_an_update_is_skipped_on_both_replicas(figures):
     assert figures["steps"] == [2, 2]
     assert figures["skip"] < 1e-5
@@ -89,6 +95,12 @@ def test_clipping_of_each_replica_is_refused():
         ("model", "`model` must be created within the `distribute`"),
         ("optimizer", "`optimizer` must be created within the `distribute`"),
         ("batch_size", "`batch_size` must be a multiple of the number of devices"),
+        ("few_rows", "received batches of 5 rows"),
+        (
+            "first_batch",
+            "The first batch must have a number of rows that is a",
+        ),
+        ("accumulation", "`gradient_accumulation_steps` must be None under a"),
         ("model_parallel", "`model_parallel` above 1 must be used on JAX"),
         ("cleared", "`keras.utils.clear_session` must not be called within"),
     ],

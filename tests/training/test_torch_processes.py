@@ -14,7 +14,9 @@ def figures():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["plain", "clipped", "micro_batches", "compiled"])
+@pytest.mark.parametrize(
+    "name", ["plain", "clipped", "micro_batches", "compiled", "keras_metric"]
+)
 def test_two_processes_train_as_one(figures, name):
     assert max(figures["differences"][name]) < 1e-5
     assert all(equal[name] for equal in figures["equal"])
@@ -35,6 +37,18 @@ def test_the_first_process_writes_files_that_one_process_reads(figures):
 
 
 @pytest.mark.slow
+def test_methods_that_write_several_files(figures):
+    assert figures["presets"] == ["after", "preset", "preset 2"]
+
+
+@pytest.mark.slow
+def test_callbacks_of_all_processes_have_equal_logs(figures):
+    first, second = figures["val_losses"]
+    assert len(first) == 2
+    assert first == second
+
+
+@pytest.mark.slow
 def test_processes_have_different_masks_and_then_equal_generators(figures):
     (first, first_after), (second, second_after) = figures["masks"]
     for one, other in zip(first, second, strict=True):
@@ -49,7 +63,9 @@ def test_processes_have_different_masks_and_then_equal_generators(figures):
         ("unequal", "ValueError: All processes must train on equal batches"),
         ("devices", "ValueError: `devices` must be None or the number of processes"),
         ("model_parallel", "ValueError: `model_parallel` above 1 must be used on JAX"),
-        ("loss", "ValueError: `loss` must be a mean over the tokens in several"),
+        ("loss", "ValueError: `loss` must be a mean over the tokens without"),
+        ("weighted_loss", "ValueError: `loss` must be a mean over the tokens without"),
+        ("classifier", "ValueError: `TextClassifier` trains in one process"),
         ("folder", "ValueError: `folder` must be on a file system that all processes"),
     ],
 )

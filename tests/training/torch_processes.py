@@ -29,6 +29,7 @@ CASES = {
     "clipped": ADAM,
     "micro_batches": {"micro_batches": 2},
     "compiled": {"kind": kt.CausalLM, "jit_compile": True, **ADAM},
+    "keras_metric": {"further_metrics": [keras.metrics.SparseCategoricalAccuracy]},
 }
 
 
@@ -65,9 +66,49 @@ def unequal_batches(rank):
     build().fit(inputs, targets, verbose=0)
 
 
-def other_loss():
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+def other_loss(**options):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, **options)
     build(loss=loss).fit(*examples(7), verbose=0)
+
+
+def classifier():
+    tokenizer = kt.WordTokenizer.train(lines=["a b"])
+    sizes = {"hidden_dim": 8, "intermediate_dim": 8, "num_heads": 1}
+    encoder = kt.TextEncoder(num_layers=1, **sizes, tokenizer=tokenizer, max_length=9)
+    model = kt.TextClassifier(encoder, ["x", "y"])
+    model.compile("sgd")
+    model.fit(["a", "b"], ["x", "y"], verbose=0)
+
+
+class KeepsLosses(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.losses = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.losses.append(logs["val_loss"])
+
+
+def val_losses(rank):
+    """What callbacks get if the processes round differently."""
+    model, own = model_of(), KeepsLosses()
+    evaluate = model.evaluate
+
+    def rounded(*args, **options):
+        found = evaluate(*args, **options)
+        return {name: value + 1e-3 * rank for name, value in found.items()}
+
+    model.evaluate = rounded
+    fit(model, 7, epochs=2, callbacks=[own])
+    return own.losses
+
+
+def write_presets(folder):
+    """A method that writes several files, before and after a further `fit`."""
+    model = model_of()
+    fit(model, 7)
+    model.save_to_preset(folder / "preset")
+    fit(model, 7)
+    model.save_to_preset(folder / "preset 2")
 
 
 @fail_together
@@ -115,15 +156,20 @@ def main(folder):
                 found["ids"] = model.generate([[5, 6, 3]], None, 6).token_ids.tolist()
         found["resumed"], _ = run(folder / "one process", epochs=2)
         found["masks"] = masks(rank)
+        found["val_losses"] = val_losses(rank)
+        write_presets(folder)
         found["errors"] = {
             "unequal": error(unequal_batches, rank),
             "fails_in_one": error(fails_in_one, rank),
             "devices": error(kt.distribute(3).__enter__),
             "model_parallel": error(kt.distribute(2, 2).__enter__),
             "loss": error(other_loss),
+            "weighted_loss": error(other_loss, reduction="mean_with_sample_weight"),
+            "classifier": error(classifier),
             "folder": error(run, folder / f"of process {rank}", 2),
         }
         found["stopped"] = stopped(folder / "stopped")
+    model.save_to_preset(folder / "after")  # The processes are still connected.
     (folder / f"{rank}.json").write_text(json.dumps(found))
 
 
@@ -168,6 +214,8 @@ def compare(folder):
         "ids": [each["ids"] for each in both]
         + [saved.generate([[5, 6, 3]], None, 6).token_ids.tolist()],
         "masks": [each["masks"] for each in both],
+        "val_losses": [each["val_losses"] for each in both],
+        "presets": sorted(each.parent.name for each in folder.glob("*/config.json")),
         "errors": [each["errors"] for each in both],
         "stopped": [each["stopped"] for each in both],
         "devices": [each["devices"] for each in both],
