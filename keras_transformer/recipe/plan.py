@@ -29,6 +29,7 @@ MOST_WARMUP = 2000  # batches
 SHORT_WARMUP = 10
 NEW_RATE, TUNING_RATE = 0.512, 0.0512  # learning rates of Adam, times the width
 SHORT_TARGET = 2.0  # words; such outputs are right or wrong
+CLOSED = "words", "characters", "letters"  # tokenizers whose vocabulary is complete
 
 
 class Choice(NamedTuple):
@@ -160,7 +161,7 @@ def choose_batches(plan: Plan, tokens: int) -> None:
 def choose_metric(plan: Plan, text: TextStatistics) -> None:
     """Chooses the metric that selects the model."""
     words = text.target.words / len(text.sample)
-    if words <= SHORT_TARGET or plan["target_tokenizer"] in ("words", "characters"):
+    if words <= SHORT_TARGET or plan["target_tokenizer"] in CLOSED:
         plan.choose("metric", "exact_match", f"targets of {words:.1f} words")
     plan.choose("metric", "bleu", f"targets of {words:.1f} words")
 
@@ -170,7 +171,7 @@ def choose_schedule(plan: Plan, data: ParallelDataset | TextDataset) -> None:
     batches = data.batches_per_epoch
     tokens = batches * plan["tokens_per_batch"]
     updates = UPDATES * math.sqrt(tokens)
-    if plan["source_tokenizer"] == "characters":
+    if plan["source_tokenizer"] in ("characters", "letters"):
         updates = max(updates, CHARACTER_UPDATES)
     if plan["start_from"] is not None:
         updates /= TUNING

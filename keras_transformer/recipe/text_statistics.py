@@ -22,6 +22,7 @@ class SideStatistics(NamedTuple):
     characters: int  # without spaces
     letters: int  # and marks
     distinct_characters: int
+    distinct_letters: int  # of decomposed characters
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "SideStatistics":
@@ -42,6 +43,7 @@ class SideStatistics(NamedTuple):
                 if unicodedata.category(character)[0] in "LM"
             ),
             distinct_characters=len(characters),
+            distinct_letters=len({*unicodedata.normalize("NFD", "".join(characters))}),
         )
 
     @property

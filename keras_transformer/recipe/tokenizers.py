@@ -146,16 +146,20 @@ def suitable_tokenizer(name: str, side: SideStatistics, lines: int) -> tuple[str
         side.words < WORDS_PER_LINE * lines and side.letters > LETTERS * side.characters
     )
     if _has_parts(side) and is_list_of_words:
-        return "characters", f"single words, {side.rare_fraction:.0%} of them rare"
+        if side.distinct_characters <= MOST_CHARACTERS:
+            return "characters", f"single words, {side.rare_fraction:.0%} of them rare"
+        if name == "source":  # The last syllable of a stream of outputs could change.
+            syllables = f"{side.distinct_characters:,} syllables"
+            return "letters", f"{syllables} of {side.distinct_letters} letters"
     return "bpe", "text of words"
 
 
 def _has_parts(side: SideStatistics) -> bool:
-    """Returns whether most words of an alphabetic text are rare."""
+    """Returns whether most words of a text of letters are rare."""
     return (
         side.rare_fraction > RARE_WORDS
         and side.word_length <= LONGEST_WORDS
-        and side.distinct_characters <= MOST_CHARACTERS
+        and min(side.distinct_characters, side.distinct_letters) <= MOST_CHARACTERS
     )
 
 
@@ -200,12 +204,18 @@ def train_tokenizer(
     if kind == "bytes":
         plan.choose(option, ByteTokenizer().vocabulary_size, "the bytes")
         return ByteTokenizer(lowercase)
-    if kind in ("characters", "words"):
-        cls = CharacterTokenizer if kind == "characters" else WordTokenizer
-        tokenizer = cls.train(
-            lines=lines,
-            vocabulary_size=size or VOCABULARY_SIZES[-1],
-            lowercase=lowercase,
+    if kind in ("characters", "letters", "words"):
+        size = size or VOCABULARY_SIZES[-1]
+        tokenizer = (
+            WordTokenizer.train(None, size, lines=lines, lowercase=lowercase)
+            if kind == "words"
+            else CharacterTokenizer.train(
+                None,
+                size,
+                lines=lines,
+                lowercase=lowercase,
+                decompose=kind == "letters",
+            )
         )
         plan.choose(option, tokenizer.vocabulary_size, f"the {kind} of the text")
         return tokenizer

@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import reprlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, NoReturn, Self, TypeAlias
 
 import keras
@@ -173,7 +173,7 @@ class Tokenizer(TokenVocabulary, keras.layers.Layer, tf.Module):
             "tokens": [*itertools.islice(tokens, SHOWN_TOKENS)],
         }
 
-    def _settings(self) -> dict[str, object]:
+    def _settings(self) -> Mapping[str, object]:
         """Returns the settings that `describe` includes, by name."""
         return {}
 

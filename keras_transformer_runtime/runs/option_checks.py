@@ -15,7 +15,7 @@ from keras_transformer_runtime.engines.model_description import language_pair
 
 MODELS = ("seq2seq", "causal")
 DOCUMENTS = ("file", "line", "paragraph", "none", "pairs")
-TOKENIZERS = ("bpe", "unigram", "characters", "words", "bytes")
+TOKENIZERS = ("bpe", "unigram", "characters", "letters", "words", "bytes")
 SUBWORDS = ("bpe", "unigram")
 METRICS = (
     *("bleu", "chrf", "exact_match"),

@@ -37,7 +37,7 @@ PIECE_CLASSES = (
 )
 # The types of the arguments that are not lists of str, ids apart.
 _TYPES: dict[str, type] = {"lowercase": bool, "add_prefix_space": bool}
-_TYPES |= {"proto": str, "tokenizer": str}
+_TYPES |= {"decompose": bool, "proto": str, "tokenizer": str}
 
 
 def read_tokenizer(

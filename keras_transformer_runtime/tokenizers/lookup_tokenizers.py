@@ -2,6 +2,7 @@
 
 import abc
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from keras_transformer_runtime.tokenizers.text_tokenizer import TextTokenizer
@@ -56,8 +57,21 @@ class CharacterTokenizer(_LookupTokenizer):
 
     _separator = ""
 
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        lowercase: bool = False,
+        decompose: bool = False,
+    ) -> None:
+        super().__init__(vocabulary, lowercase)
+        self._decompose = decompose
+
     def _split(self, text: str) -> Sequence[str]:
-        return text
+        return unicodedata.normalize("NFD", text) if self._decompose else text
+
+    def _decode(self, token_ids: list[int]) -> str:
+        text = super()._decode(token_ids)
+        return unicodedata.normalize("NFC", text) if self._decompose else text
 
 
 class WordTokenizer(_LookupTokenizer):

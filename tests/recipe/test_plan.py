@@ -1,6 +1,7 @@
 """The options that a run chooses from its text."""
 
 import random
+import unicodedata
 
 import pytest
 
@@ -236,7 +237,9 @@ def test_statistics_of_a_side():
         characters=9,
         letters=8,
         distinct_characters=5,
+        distinct_letters=5,
     )
+    assert SideStatistics.of(["한국", "é"]).distinct_letters == 8
     assert (side.rare_fraction, side.word_length) == (0.5, 1.5)
 
 
@@ -269,6 +272,21 @@ def test_words_to_phonemes():
     assert plan["vocabularies"] == "separate"
     choose_metric(plan, statistics(pairs))
     assert plan["metric"] == "exact_match"
+
+
+def test_words_of_syllables_have_letters():
+    syllables = [chr(0xAC00 + 37 * index) for index in range(300)]
+    words = [*random_words(600, syllables, 3), "".join(syllables), "가갸거"]
+    pairs = [(word, "A B") for word in words]
+    plan, made = tokenizers(pairs)
+    assert plan["source_tokenizer"] == "letters"
+    (reason,) = (c.reason for c in plan.choices if c.option == "source_tokenizer")
+    letters = {*unicodedata.normalize("NFD", "".join(words))}
+    assert reason == f"302 syllables of {len(letters)} letters"
+    assert made.source.vocabulary_size == 4 + len(letters) < 80
+    assert made.source.get_config()["decompose"]
+    plan, made = tokenizers([(target, source) for source, target in pairs])
+    assert plan["target_tokenizer"] == "bpe"
 
 
 def sentences(count, words):

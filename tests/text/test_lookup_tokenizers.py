@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import unicodedata
 
 import pytest
 import tensorflow as tf
@@ -39,6 +40,26 @@ def test_limited_vocabulary_and_unknown_tokens():
 def test_characters_are_code_points():
     tokenizer = CharacterTokenizer(["<pad>", "<unk>", "<s>", "</s>", "é", "語"])
     assert tokenizer.tokenize(["語é!", b"\xff"]).to_list() == [[5, 4, 1], [1]]
+
+
+def test_characters_are_decomposed_and_composed_again():
+    tokenizer = CharacterTokenizer.train(
+        lines=["한국 É"], lowercase=True, decompose=True
+    )
+    letters = list(unicodedata.normalize("NFD", "한국 é"))
+    assert tokenizer.get_vocabulary()[4:] == sorted(letters, key=str.encode)
+    texts = ["한국É", "국", "", b"\xff"]
+    token_ids = tokenizer.tokenize(texts)
+    expected = [
+        list(unicodedata.normalize("NFD", text)) for text in ("한국é", "국", "")
+    ]
+    vocabulary = tokenizer.get_vocabulary()
+    found = [[vocabulary[id] for id in row] for row in token_ids.to_list()]
+    assert found == [*expected, ["<unk>"]]
+    outputs = [text.decode() for text in tokenizer.detokenize(token_ids).numpy()]
+    assert outputs == ["한국é", "국", "", "<unk>"]
+    copy = CharacterTokenizer.from_config(tokenizer.get_config())
+    assert copy.tokenize(texts).to_list() == token_ids.to_list()
 
 
 @pytest.mark.parametrize(

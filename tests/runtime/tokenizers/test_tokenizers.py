@@ -90,6 +90,7 @@ ODD = ["a dog", ".b*", "६", "é", "the", "X", "1", "2", "9", "-", "Z"]
 UNIGRAM = {"model_type": "unigram", "size": 39}
 MAKE = {
     "characters": lambda: CharacterTokenizer.train(lines=LINES),
+    "letters": lambda: CharacterTokenizer.train(lines=LINES, decompose=True),
     "lower-case characters": lambda: CharacterTokenizer.train(
         lines=[*LINES, "İΣς ß"], lowercase=True
     ),
