@@ -3,7 +3,7 @@
 `README.md` in this folder lists the private names, with their reasons and gains.
 
 - `checked_dataset`: checks of the batches of a `tf.data.Dataset`, on the host
-- `compiling`: compiles functions of a model for inference
+- `compiling`: compiles functions of a model for inference, and their loops
 - `cross_entropy`: sums over the vocabulary without copies of the logits
 - `custom_gradient`: functions with a gradient of their own
 - `distribution`: losses, metrics and updates over several replicas
@@ -13,13 +13,14 @@
 - `keras_internals`: layers, builds and states of `fit` of Keras; quantized models
 - `micro_batches`: gradients accumulated over parts of a batch
 - `pipeline`: blocks of a model on several devices of JAX, one after another
-- `processes`: processes that train together, on JAX
+- `processes`: processes that train together, on JAX and PyTorch
 - `pytorch_file`: files of `torch.save`, read by PyTorch
 - `ray_connection`: connections to a cluster of Ray
 - `random_state`: states of the global random generators
 - `rematerialization`: activations recomputed for the gradient
 - `sentencepiece`: models of tensorflow-text that outlive its kernel cache
 - `slice_update`: updates of a slice in place
+- `step_graph`, `compiled_steps`: steps of PyTorch as graphs
+- `torch_processes`: messages between processes of PyTorch, and their dropout
 - `top_k`: the highest values, with ties in the same order on every backend
-- `while_loop`: loops whose steps PyTorch records and replays
 """

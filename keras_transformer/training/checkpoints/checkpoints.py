@@ -97,8 +97,8 @@ class Checkpoints(DataCallback):
     Args:
         folder: str or path, a folder for the checkpoints of this run only. It is
             created if it does not exist. A second process that trains in the same
-            folder gets an error (except on Windows). Processes that train together on
-            JAX (see `distribute`) share the folder: the first one writes, all read.
+            folder gets an error (except on Windows). Processes that train together
+            (see `distribute`) share the folder: the first one writes, all read.
         data: the `ParallelDataset` whose `dataset` is passed to `fit`, or `None`. With
             it, every epoch has the batches of its number, and a run can resume within
             an epoch. Without it, a run resumes at the beginning of an epoch, and is
