@@ -224,6 +224,7 @@ def with_equal_batches(train_function: Callable[..., T]) -> Callable[..., T]:
     comparison = _Comparison()
     if keras.backend.backend() == "torch":
 
+        @functools.wraps(train_function)
         def checked(batches: Sequence[object]) -> T:
             if count_processes() > 1:  # perhaps since the last call
                 comparison.add(batches)
