@@ -49,7 +49,7 @@ def test_start_and_end(tokenizer):
 
 
 def test_repr():
-    settings = "vocabulary_size=11, lowercase=False"
+    settings = "vocabulary_size=11, lowercase=False, decompose=False"
     ids = "pad_token_id=0, unknown_token_id=1, start_token_id=2, end_token_id=3"
     tokens = "['a', 'b', 'c', 'd', 'e', 'f', ...]"
     expected = f"<CharacterTokenizer {settings}, {ids}, tokens={tokens}>"
